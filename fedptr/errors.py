@@ -1,0 +1,9 @@
+"""The errors a person is meant to read: what was wrong, where, and what to do, in one sentence."""
+
+
+class UserError(Exception):
+    """Something the user can put right. The command line prints it as one line and exits with code 2."""
+
+
+class ClientError(RuntimeError):
+    """A client's work failed; the message names the method, the round and the client."""

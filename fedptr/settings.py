@@ -1,0 +1,120 @@
+"""Settings are dataclass fields: the field holds the default, the range and the help text, and nothing else does.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Walk:
+...     steps: int = setting(3, "how many steps", ge=1)
+>>> build(Walk, {"steps": 5}, "walk")
+Walk(steps=5)
+>>> build(Walk, {"stps": 5}, "walk")
+Traceback (most recent call last):
+    ...
+fedptr.errors.UserError: walk.stps is not a setting; did you mean walk.steps?
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, field, fields
+from typing import Any, Literal, TypeVar
+
+from fedptr.errors import UserError
+
+T = TypeVar("T")
+BOUNDS = {
+    "ge": ("at least", lambda v, b: v >= b),
+    "gt": ("more than", lambda v, b: v > b),
+    "le": ("at most", lambda v, b: v <= b),
+    "lt": ("less than", lambda v, b: v < b),
+}
+
+
+def setting(default: Any, doc: str, **bounds: float) -> Any:
+    """A dataclass field with its help text and its range (`ge`, `gt`, `le`, `lt`)."""
+    assert set(bounds) <= set(BOUNDS), bounds
+    return field(default=default, metadata={"doc": doc, "bounds": bounds})
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name a typing mistake most likely meant."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def unknown(what: str, name: str, known: Iterable[str], kind: str) -> UserError:
+    """`what` names the thing in its place, e.g. `method.lma`; the nearest known name is offered."""
+    known = list(known)
+    close = nearest(name, known)
+    prefix = what[: len(what) - len(name)]
+    hint = f"did you mean {prefix}{close}?" if close else f"choose from: {', '.join(known)}"
+    return UserError(f"{what} is not {kind}; {hint}")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """`cls(**values)` after checking every name, type and range; a mistake is one sentence that names its place."""
+    known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    checked = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown(f"{where}.{name}", name, known, "a setting")
+        checked[name] = _checked(value, hints[name], known[name], f"{where}.{name}")
+    return cls(**checked)
+
+
+def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
+    for kind in alternatives(hint):
+        fitted = _fit(value, kind)
+        if fitted is not None:
+            break
+    else:
+        raise UserError(f"{place} must be {describe(hint)}, not {value!r}")
+    if isinstance(fitted, (int, float)) and not isinstance(fitted, bool):
+        for op, bound in spec.metadata.get("bounds", {}).items():
+            words, holds = BOUNDS[op]
+            if not holds(fitted, bound):
+                raise UserError(f"{place} must be {words} {bound:g}, not {value!r}")
+    return fitted
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """`float | Literal["auto"]` as its parts."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _fit(value: Any, kind: Any) -> Any:
+    """The value as `kind`, or None where it does not fit. Strings are never turned into numbers, nor bools into ints."""
+    if typing.get_origin(kind) is Literal:
+        return value if isinstance(value, str) and value in typing.get_args(kind) else None
+    if kind is bool or isinstance(value, bool):
+        return value if kind is bool and isinstance(value, bool) else None
+    if kind is float and isinstance(value, (int, float)):
+        return _finite(value)
+    return value if isinstance(value, kind) else None
+
+
+def _finite(value: float) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def describe(hint: Any) -> str:
+    """A type in words: `a number or one of: auto`."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    parts = []
+    for kind in alternatives(hint):
+        if typing.get_origin(kind) is Literal:
+            options = typing.get_args(kind)
+            parts.append(f"one of: {', '.join(options)}" if len(options) > 1 else f'"{options[0]}"')
+        else:
+            parts.append(names.get(kind, str(kind)))
+    return " or ".join(parts)
