@@ -89,7 +89,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _fit(value: Any, kind: Any) -> Any:
-    """The value as `kind`, or None where it does not fit. Strings are never turned into numbers, nor bools into ints."""
+    """The value as `kind`, or None where it does not fit. Text never becomes a number, nor true or false a 1 or 0."""
     if typing.get_origin(kind) is Literal:
         return value if isinstance(value, str) and value in typing.get_args(kind) else None
     if kind is bool or isinstance(value, bool):

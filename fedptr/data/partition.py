@@ -1,0 +1,243 @@
+"""How a dataset is split over clients.
+
+Every kind draws a table, classes x clients, of how many samples of a class a client gets. Tables are cheap, so a
+split with a smallest client size redraws tables, and only the accepted one is turned into sample indices.
+
+>>> labels = np.repeat(np.arange(10), 100)
+>>> split = partition(labels, 10, SplitPlan(clients=4, alpha=0.1, min_size=50))
+>>> split.sizes, split.draws
+((251, 397, 211, 141), 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import RandomState  # the legacy generator: its streams are frozen, so splits are the same for ever
+
+from fedptr.data.split import Ints, Split
+from fedptr.errors import UserError
+from fedptr.settings import build, setting
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How to split a dataset over clients."""
+
+    kind: Literal["dirichlet", "dirichlet-by-client", "shards", "classes", "quantity", "iid"] = setting(
+        "dirichlet", "dirichlet draws, per class, the clients' shares; dirichlet-by-client, per client, its class mix"
+    )
+    clients: int = setting(10, "number of clients", ge=1, le=100_000)
+    alpha: float = setting(0.04, "Dirichlet concentration: small is heterogeneous", gt=0, le=1e6)
+    min_size: int = setting(10, "smallest allowed client, in samples; 0 allows empty clients", ge=0)
+    policy: Literal["redraw", "repair"] = setting(
+        "redraw", "for clients below min_size: draw anew, or move samples to them from the largest clients"
+    )
+    max_draws: int = setting(20_000, "redraws before giving up", ge=1)
+    shards: int = setting(2, "shards per client, for kind shards", ge=1)
+    classes: int = setting(2, "classes per client, for kind classes", ge=1)
+    sigma: float = setting(1.0, "spread of the log-normal client sizes, for kind quantity", ge=0, le=10)
+    seed: int = setting(0, "apart from the run's seed, so that runs can share a split", ge=0, lt=2**32)
+    file: str = setting("", "take this saved split instead of drawing one")
+
+
+def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
+    """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split."""
+    plan = build(SplitPlan, asdict(plan), "split")  # a plan made in Python has not had its ranges checked
+    known = _checked_labels(labels, classes)
+    if plan.file:
+        return _from_file(plan, len(known))
+    if plan.clients * plan.min_size > len(known):
+        raise UserError(
+            f"split.min_size = {plan.min_size} for {plan.clients} clients needs {plan.clients * plan.min_size} samples "
+            f"and the dataset has {len(known)}; lower split.min_size or split.clients"
+        )
+    rng = RandomState(plan.seed)
+    tables = KINDS[plan.kind].draw(np.bincount(known, minlength=classes), plan, rng)
+    draws, table = (1, next(tables)) if plan.policy == "repair" else _redrawn(tables, plan)
+    moved = _repair(table, plan.min_size)  # none after redrawing
+    # the published Dirichlet splits deal each class in file order; elsewhere that order must not matter
+    order = np.arange(len(known)) if plan.kind == "dirichlet" else rng.permutation(len(known))
+    return Split(_deal(known, order, table), len(known), draws, moved, _origin(plan))
+
+
+def _checked_labels(labels: npt.ArrayLike, classes: int) -> Ints:
+    known = np.asarray(labels)
+    if known.ndim != 1 or known.dtype.kind not in "iu" or len(known) == 0:
+        raise UserError(
+            f"labels to split must be a list of class numbers, one for each sample, not {known.dtype} of shape "
+            f"{known.shape}; check the dataset"
+        )
+    wrong = np.flatnonzero((known < 0) | (known >= classes))
+    if len(wrong):
+        raise UserError(
+            f"sample {wrong[0]} has label {known[wrong[0]]} but the {classes} classes are 0 to {classes - 1}; "
+            "check the dataset"
+        )
+    return known.astype(np.int64)
+
+
+def _from_file(plan: SplitPlan, samples: int) -> Split:
+    split = Split.load(plan.file, samples)
+    if len(split.clients) != plan.clients:
+        raise UserError(
+            f"split.clients is {plan.clients} but {plan.file} has {len(split.clients)} clients; "
+            f"set split.clients = {len(split.clients)}"
+        )
+    return split
+
+
+def _redrawn(tables: Iterator[Ints], plan: SplitPlan) -> tuple[int, Ints]:
+    best = 0
+    for draw, table in enumerate(islice(tables, plan.max_draws), start=1):
+        smallest = int(table.sum(axis=0).min())
+        if smallest >= plan.min_size:
+            return draw, table
+        best = max(best, smallest)
+    ways = ["lower split.min_size", *KINDS[plan.kind].easier, 'set split.policy = "repair"']
+    raise UserError(
+        f"none of {plan.max_draws} draws gave every one of {plan.clients} clients split.min_size = {plan.min_size} "
+        f"samples (best smallest client: {best}); {', '.join(ways[:-1])} or {ways[-1]}"
+    )
+
+
+def _repair(table: Ints, min_size: int) -> int:
+    """Move samples, one at a time, from the largest client's largest class to clients that are too small.
+
+    Clients have at least `min_size` on average, so while one has less the largest has more, and can give.
+    """
+    sizes, moved = table.sum(axis=0), 0
+    for needy in np.flatnonzero(sizes < min_size):
+        while sizes[needy] < min_size:
+            giver = sizes.argmax()
+            label = table[:, giver].argmax()
+            table[label, giver] -= 1
+            table[label, needy] += 1
+            sizes[giver] -= 1
+            sizes[needy] += 1
+            moved += 1
+    return moved
+
+
+def _deal(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
+    """Within each class the samples, in the given order, go to the clients in slices of the table's lengths."""
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    owners = np.repeat(np.tile(np.arange(table.shape[1]), len(table)), table.ravel())
+    by_client = by_class[np.argsort(owners, kind="stable")]
+    return tuple(np.split(by_client, np.cumsum(table.sum(axis=0))[:-1]))
+
+
+def _dirichlet(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    """Per class the clients' shares; what truncation leaves over goes to one client. Draws in the published order."""
+    concentration = np.full(plan.clients, plan.alpha)
+    while True:
+        table = np.empty((len(pool), plan.clients), dtype=np.int64)
+        for label, available in enumerate(pool):
+            table[label] = (_shares(rng, concentration) * available).astype(np.int64)
+            left = available - table[label].sum()
+            if left > 0:
+                table[label, rng.randint(0, plan.clients)] += left
+        yield table
+
+
+def _shares(rng: RandomState, concentration: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """A Dirichlet draw; where a tiny alpha underflows to nan, its limit: all to one."""
+    shares = rng.dirichlet(concentration)
+    return shares if np.isfinite(shares).all() else np.eye(1, len(shares), rng.randint(0, len(shares)))[0]
+
+
+def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    """Per client its class mix, around the mix of the dataset; clients of equal size choose in random order.
+
+    A client whose classes run out fills up with another mix, of the classes that still have samples.
+    """
+    sizes = _apportion(int(pool.sum()), np.ones(plan.clients))
+    concentration = plan.alpha * pool / pool.mean()  # alpha for every class where classes are balanced
+    while True:
+        left, table = pool.copy(), np.zeros((len(pool), plan.clients), dtype=np.int64)
+        for client in rng.permutation(plan.clients):
+            while (need := sizes[client] - table[:, client].sum()) > 0:  # a pass that is not the last empties a class
+                open_ = np.flatnonzero(left)
+                take = np.minimum(_apportion(need, _shares(rng, concentration[open_])), left[open_])
+                table[open_, client] += take
+                left[open_] -= take
+        yield table
+
+
+def _shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    """The samples sorted by label, cut into equal shards, and these dealt at random."""
+    samples, shards = int(pool.sum()), plan.clients * plan.shards
+    if shards > samples:
+        raise UserError(
+            f"split.shards = {plan.shards} for {plan.clients} clients cuts {shards} shards and the dataset has "
+            f"{samples} samples; lower split.shards or split.clients"
+        )
+    lengths = _apportion(samples, np.ones(shards))
+    while True:
+        owners = rng.permutation(shards) // plan.shards
+        yield _tally(np.repeat(np.arange(len(pool)), pool), np.repeat(owners, lengths), len(pool), plan.clients)
+
+
+def _classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    """Each client, in random order, takes the classes with the fewest owners so far: balanced to within one."""
+    if plan.classes > len(pool) or plan.clients * plan.classes < len(pool):
+        raise UserError(
+            f"split.classes = {plan.classes} with {plan.clients} clients cannot share out {len(pool)} classes so that "
+            f"each has an owner; choose split.classes from {-(-len(pool) // plan.clients)} to {len(pool)}"
+        )
+    while True:
+        owns = np.zeros((len(pool), plan.clients), dtype=np.int64)
+        for client in rng.permutation(plan.clients):
+            fewest_first = np.lexsort((rng.random_sample(len(pool)), owns.sum(axis=1)))
+            owns[fewest_first[: plan.classes], client] = 1
+        yield np.stack([_apportion(available, owners) for available, owners in zip(pool, owns, strict=True)])
+
+
+def _quantity(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    """Log-normal client sizes and the same label distribution for all."""
+    mixed = rng.permutation(np.repeat(np.arange(len(pool)), pool))
+    while True:
+        sizes = _apportion(len(mixed), rng.lognormal(0.0, plan.sigma, plan.clients))
+        yield _tally(mixed, np.repeat(np.arange(plan.clients), sizes), len(pool), plan.clients)
+
+
+def _iid(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    return _quantity(pool, replace(plan, sigma=0.0), rng)
+
+
+def _tally(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
+    return np.bincount(labels * clients + owners, minlength=classes * clients).reshape(classes, clients)
+
+
+def _apportion(total: int, weights: npt.NDArray[np.float64] | Ints) -> Ints:
+    """Whole numbers in proportion to the weights that add up to the total; the largest fractions are rounded up."""
+    exact = total * (weights / weights.sum())
+    parts: Ints = exact.astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
+    return parts
+
+
+class Kind(NamedTuple):
+    draw: Callable[[Ints, SplitPlan, RandomState], Iterator[Ints]]
+    own: tuple[str, ...] = ()  # the settings only this kind has
+    easier: tuple[str, ...] = ()  # what makes its clients more alike in size
+
+
+KINDS = {
+    "dirichlet": Kind(_dirichlet, ("alpha",), ("raise split.alpha",)),
+    "dirichlet-by-client": Kind(_dirichlet_by_client, ("alpha",)),
+    "shards": Kind(_shards, ("shards",)),
+    "classes": Kind(_classes, ("classes",), ("raise split.classes",)),
+    "quantity": Kind(_quantity, ("sigma",), ("lower split.sigma",)),
+    "iid": Kind(_iid),
+}
+
+
+def _origin(plan: SplitPlan) -> str:
+    names = [*KINDS[plan.kind].own, "min_size", *(["policy"] if plan.policy == "repair" else []), "seed"]
+    return f"{plan.kind}({', '.join(f'{name}={getattr(plan, name)}' for name in names)})"

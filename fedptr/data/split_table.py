@@ -1,0 +1,58 @@
+"""A split as a table for the terminal: who has how much of what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fedptr.data.split import Ints, Split, heterogeneity
+
+WIDEST = 12  # more classes than this do not fit side by side in a terminal
+TOP = 4
+
+
+def table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Table:
+    """Samples of each client by class; with many classes, each client's number of classes and its largest ones."""
+    counts = split.counts(labels, len(class_names))
+    title = split.origin or f"split of {split.samples} samples over {len(split.clients)} clients"
+    shown = Table(title=Text(title), caption=Text(_caption(split, counts)), show_footer=True, box=SIMPLE_HEAD)
+    shown.padding, shown.collapse_padding, shown.pad_edge = (0, 1), True, False  # 10 classes fit in 80 columns
+    shown.add_column("client", justify="right", footer="all", no_wrap=True)
+    shown.add_column("size", justify="right", footer=str(split.samples), min_width=len(str(split.samples)))
+    fill = _columns if len(class_names) <= WIDEST else _largest
+    fill(shown, counts, class_names)
+    return shown
+
+
+def _columns(shown: Table, counts: Ints, class_names: Sequence[str]) -> None:
+    for name, total in zip(class_names, counts.sum(axis=0), strict=True):
+        name_or_parts = Text(name, overflow="fold")  # Text, as a name may look like markup
+        shown.add_column(name_or_parts, justify="right", footer=str(total), min_width=len(str(total)))
+    for client, row in enumerate(counts):
+        shown.add_row(str(client), str(row.sum()), *(str(n) if n else Text("·", style="dim") for n in row))
+
+
+def _largest(shown: Table, counts: Ints, class_names: Sequence[str]) -> None:
+    shown.add_column("classes", justify="right", footer=str(np.count_nonzero(counts.sum(axis=0))))
+    shown.add_column("largest classes")
+    for client, row in enumerate(counts):
+        top = [label for label in np.argsort(-row, kind="stable")[:TOP] if row[label]]
+        words = ", ".join(f"{class_names[label]} {row[label]}" for label in top)
+        present = np.count_nonzero(row)
+        shown.add_row(str(client), str(row.sum()), str(present), Text(words + (", …" if present > TOP else "")))
+
+
+def _caption(split: Split, counts: Ints) -> str:
+    sizes = split.sizes
+    parts = [
+        f"sizes {min(sizes)} to {max(sizes)}",
+        f"label skew {heterogeneity(counts):.2f} (0 = iid)",
+        f"draw {split.draws}" + (f", {split.moved} samples moved" if split.moved else ""),
+        f"sha256 {split.sha256[:12]}",
+    ]
+    return " · ".join(parts)

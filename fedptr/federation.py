@@ -1,0 +1,174 @@
+"""The engine. It knows no method: it draws cohorts, lets clients visit, folds replies in client order, and yields."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedptr.errors import ClientError, UserError
+from fedptr.keys import Key
+from fedptr.local import Local, local_sgd
+from fedptr.methods.fedavg import FedAvg
+from fedptr.record import Clock, describe, split_log
+from fedptr.samples import Samples
+from fedptr.settings import setting
+from fedptr.site import Reply, Site
+from fedptr.task import State, Task
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How long, with whom, and from which seed."""
+
+    rounds: int = setting(50, "communication rounds T", ge=1)
+    participation: float = setting(1.0, "part of the clients that is selected in a round", gt=0, le=1)
+    sampling: Literal["fixed", "bernoulli"] = setting("fixed", "cohorts of one size, or a coin per client")
+    seed: int = setting(0, "seed of initial weights, cohorts, batch order and auxiliary data", ge=0)
+    eval_every: int = setting(1, "evaluate on the test set after every so many rounds, and after the last", ge=1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a federation is after `round` rounds; all that is needed to go on."""
+
+    round: int
+    server: State
+    clients: Mapping[int, State]
+    record: dict[str, Any] = field(default_factory=dict)  # of the last round, as in rounds.jsonl
+
+    @property
+    def w(self) -> Tensor:
+        """The global model as one vector."""
+        return self.server["x"]
+
+
+class Visit(NamedTuple):
+    """What came of one client's round."""
+
+    reply: State  # sent to the server
+    client: State  # kept by the client
+    log: State  # recorded
+    seconds: float
+
+
+def federate(
+    method: FedAvg,
+    task: Task,
+    clients: Sequence[Samples],
+    test: Samples | None = None,
+    rounds: Rounds | None = None,
+    local: Local | None = None,
+    start: Run | None = None,
+) -> Iterator[Run]:
+    """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`."""
+    rounds, local = rounds or Rounds(), local or Local()
+    sizes = {i: len(data) for i, data in enumerate(clients) if len(data)}
+    if not sizes:
+        raise UserError("no client has any data; check the split")
+    server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
+    run = start or begin(method, server)
+    for t in range(run.round, rounds.rounds):
+        key = Key(rounds.seed).at("round", t)
+        site = replace(server, local=replace(local, lr=local.lr * local.decay**t), key=key.at("server"), round=t)
+        cohort = draw_cohort(sorted(sizes), rounds, key)
+        sites = {i: client_site(site, rounds.seed, i, clients[i], sum(sizes.values())) for i in cohort}
+        due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
+        run = next_round(method, run, site, sites, test if due else None)
+        yield run
+
+
+def client_site(site: Site, seed: int, i: int, data: Samples, total: int) -> Site:
+    """A client's place in the round of the server's `site`."""
+    key = Key(seed).at("round", site.round, "client", i)
+    return replace(site, key=key, data=data, share=site.clients * len(data) / total)
+
+
+def next_round(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], test: Samples | None) -> Run:
+    """One round: broadcast, the cohort's visits in client order, aggregation, evaluation."""
+    clock = Clock()
+    with site.key.fixed("model"):
+        msg, server = method.broadcast(run.server, site)
+    msg, log = split_log(msg)
+    if "buffers" in run.server:
+        msg["buffers"] = run.server["buffers"]
+    clock.lap("broadcast")
+    states, visits = dict(run.clients), {}
+    for i, at in sites.items():
+        visits[i] = named_visit(method, msg, states.get(i), at, i)
+        states[i] = visits[i].client
+    clock.lap("visits")
+    replies = [Reply(i, len(sites[i].samples), visits[i].reply) for i in sorted(visits)]
+    server = aggregate(method, server, replies, site)
+    clock.lap("aggregation")
+    scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
+    clock.lap("evaluation")
+    record = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
+    record |= describe(run.w, server["x"], msg, log, replies, visits, clock)
+    return Run(site.round + 1, server, states, record)
+
+
+def begin(method: FedAvg, site: Site) -> Run:
+    """Round 0: the server's state before anything was trained."""
+    server = method.server_init(site.task.init(), site)
+    buffers = site.task.initial_buffers()
+    return Run(0, server if buffers is None else {**server, "buffers": buffers}, {})
+
+
+def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
+    """The clients of a round, from (seed, round) alone: the same for every method."""
+    n, generator = len(clients), key("sampling")
+    if rounds.sampling == "bernoulli":
+        chosen = (torch.rand(n, generator=generator) < rounds.participation).nonzero().flatten()
+        if len(chosen) == 0:  # at least one, or the round would be empty
+            chosen = torch.randint(n, (1,), generator=generator)
+    else:
+        chosen = torch.randperm(n, generator=generator)[: max(1, math.floor(rounds.participation * n + 0.5))]
+    return sorted(clients[i] for i in chosen.tolist())
+
+
+def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) -> Visit:
+    """A client's whole round; pure. In-process, on a cluster or over a network it is this that runs."""
+    site = replace(site, local=method.settings(site.local))
+    if client is None:  # its first visit; the key does not depend on when that is
+        client = method.client_init(msg["x"], replace(site, key=Key(site.key.seed).at("client", i)))
+    with site.key.fixed("model"):
+        msg, client = method.prepare(msg, client, site)
+        began = time.perf_counter()
+        buffers = site.task.unpack_buffers(msg.get("buffers"))
+        trained = local_sgd(method, msg, client, site, buffers)
+        seconds = time.perf_counter() - began
+        reply, client = method.reply(trained.w, msg, client, trained.steps, site)
+    if "buffers" in msg:
+        reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
+    reply, log = split_log({**split_log(msg)[1], **reply})
+    log |= {"steps": torch.tensor(trained.steps), "train_loss": torch.tensor(trained.loss, dtype=torch.float64)}
+    if trained.gamma is not None:
+        log["gamma"] = torch.tensor(trained.gamma, dtype=torch.float64)
+    return Visit(reply, client, log, seconds)
+
+
+def named_visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) -> Visit:
+    """A visit whose failure says which method, round and client it was."""
+    where = f"{method.name}, round {site.round + 1}, client {i}"
+    try:
+        result = visit(method, msg, client, site, i)
+    except Exception as error:
+        raise ClientError(f"{where}: {type(error).__name__}: {error}") from error
+    for name, value in result.reply.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ClientError(f"{where}: its {name!r} is not finite; a smaller local.lr or a local.clip may help")
+    return result
+
+
+def aggregate(method: FedAvg, server: State, replies: Sequence[Reply], site: Site) -> State:
+    """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
+    new = method.aggregate(server, replies, site)
+    if "buffers" in server:
+        new = {**new, "buffers": method.mean(replies, "buffers")}
+    return new

@@ -1,0 +1,173 @@
+"""Matching training trajectories (MTT): learn a tiny dataset whose training reproduces a stretch of the real one.
+
+    X, y        auxiliary images and their fixed labels           β      the learnable step size of the student
+    w_start     where the student starts, w^{t−m}                 w_end  where it should arrive, w^t
+    H, R        outer steps on (X, β), inner steps of the student
+    L           ‖ŵ_R − w_end‖² / ‖w_start − w_end‖²               a      the adjoint ∂L/∂ŵ_r
+
+The gradient of L is exact and comes from an adjoint sweep instead of a graph over all R steps: the student's R
+first-order steps are taken keeping only the ŵ_r, then, from the last step to the first, one vector–Jacobian product of
+⟨∇ℓ(ŵ_r, X), a⟩ gives the part of X and carries the adjoint back. Memory does not grow with R.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedptr.augment import Augmentation, draw, identity
+from fedptr.keys import Key
+from fedptr.task import Batch, Task
+
+BETA_FLOOR = 1e-6  # a negative step size would make the student climb
+
+
+class Auxiliary(NamedTuple):
+    """The auxiliary dataset D̃ and its step size, with the momentum of both optimisers."""
+
+    X: Tensor
+    y: Tensor
+    beta: Tensor
+    X_velocity: Tensor
+    beta_velocity: Tensor
+
+
+class Step(NamedTuple):
+    """The random part of one student step: which images, and how they are augmented."""
+
+    rows: Tensor | None
+    augment: Augmentation
+
+    def batch(self, X: Tensor, y: Tensor) -> Batch:
+        if self.rows is not None:
+            X, y = X[self.rows], y[self.rows]
+        return Batch(self.augment(X), y)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How to match; the meaning of each is in `fedptr.projected`."""
+
+    H: int
+    R: int
+    lr_img: float
+    lr_beta: float
+    momentum: float
+    batch: int  # images per student step; 0 = all
+    dsa: bool
+
+
+class Report(NamedTuple):
+    """What one call of `match` did."""
+
+    before: float  # L before the first outer step
+    after: float  # L after the last one, under the same random draw as `before`
+    span: float  # ‖w_end − w_start‖
+    peak: float  # max |X|
+    skipped: bool  # there was no trajectory to match
+    stopped: bool  # L or its gradient was not finite; the last finite X and β were kept
+    clamped: bool  # β hit its floor
+
+
+def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching, key: Key) -> tuple[Auxiliary, Report]:
+    """H outer steps on (X, β). Leaves its arguments alone; a call that goes wrong keeps the last sound D̃."""
+    span2 = float((start - end).square().sum())
+    if span2 == 0 or not math.isfinite(span2):
+        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False)
+    n, order, noise = len(aux.y), key("mtt-batch"), key("mtt-aug")
+    first = None
+    before, stopped, clamped = math.nan, False, False
+    for _ in range(how.H):
+        steps = draw_steps(how, n, tuple(aux.X.shape[1:]), order, noise)
+        first = first or steps
+        L, gX, gbeta = meta_gradient(task, start, end, aux, steps)
+        if not (math.isfinite(L) and bool(gX.isfinite().all()) and bool(gbeta.isfinite())):
+            stopped = True
+            break
+        before = L if math.isnan(before) else before
+        moved = descend(aux, gX, gbeta, how)
+        if not bool(moved.X.isfinite().all()):
+            stopped = True
+            break
+        clamped = clamped or bool(moved.beta <= BETA_FLOOR)
+        aux = moved
+    after = before
+    if first and not math.isnan(before):
+        arrived = student(task, start, aux, first)[-1]
+        after = float((arrived - end).square().sum()) / span2
+    return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped)
+
+
+def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxiliary:
+    """One SGD step with momentum on the images and one on β, which stays positive."""
+    vX = how.momentum * aux.X_velocity + gX
+    vbeta = how.momentum * aux.beta_velocity + gbeta
+    beta = (aux.beta - how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
+    return Auxiliary(aux.X - how.lr_img * vX, aux.y, beta, vX, vbeta)
+
+
+def draw_steps(
+    how: Matching, n: int, shape: tuple[int, ...], order: torch.Generator, noise: torch.Generator
+) -> list[Step]:
+    """The random parts of R student steps; minibatches run through the whole set before it is shuffled anew."""
+    steps: list[Step] = []
+    chunks: list[Tensor] = []
+    for _ in range(how.R):
+        rows = None
+        if how.batch and how.batch < n:
+            chunks = chunks or list(torch.randperm(n, generator=order).split(how.batch))
+            rows = chunks.pop(0)
+        augment = draw(n if rows is None else len(rows), shape, noise) if how.dsa else identity
+        steps.append(Step(rows, augment))
+    return steps
+
+
+def student(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> list[Tensor]:
+    """The student's trajectory ŵ_0 … ŵ_R: plain gradient descent with step size β."""
+    path = [start]
+    for step in steps:
+        g, _ = task.grad(path[-1], step.batch(aux.X, aux.y))
+        path.append(path[-1] - aux.beta * g)
+    return path
+
+
+def meta_gradient(
+    task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]
+) -> tuple[float, Tensor, Tensor]:
+    """L and its exact gradient with respect to X and β, by the adjoint sweep."""
+    *path, arrived = student(task, start, aux, steps)
+    span2 = (start - end).square().sum()
+    L = float((arrived - end).square().sum() / span2)
+    a = 2 * (arrived - end) / span2
+    gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
+    for r in reversed(range(len(steps))):
+        w, X = path[r].detach().requires_grad_(), aux.X.detach().requires_grad_()
+        (g,) = torch.autograd.grad(task.loss(w, steps[r].batch(X, aux.y)), w, create_graph=True)
+        along = torch.dot(g, a)
+        wanted = (X, w) if r else (X,)  # nothing is asked of w_start
+        hX, *hw = torch.autograd.grad(along, wanted, materialize_grads=True)
+        gX -= aux.beta * hX
+        gbeta -= along.detach()
+        a = a - aux.beta * hw[0] if hw else a
+    return L, gX, gbeta
+
+
+def project(
+    task: Task, x: Tensor, X: Tensor, y: Tensor, K: int, lr: float, momentum: float, dsa: bool, key: Key
+) -> Tensor:
+    """w̃: K steps of gradient descent from x on the whole auxiliary set."""
+    w, velocity, noise = x, torch.zeros_like(x), key("projection-aug")
+    for _ in range(K):
+        augment = draw(len(y), tuple(X.shape[1:]), noise) if dsa else identity
+        g, _ = task.grad(w, Batch(augment(X), y))
+        velocity = momentum * velocity + g
+        w = w - lr * velocity
+    return w
+
+
+def peak(X: Tensor) -> float:
+    return float(X.abs().max())

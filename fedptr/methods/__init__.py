@@ -1,0 +1,52 @@
+"""Every file in this folder that defines a method is found by its name: adding the file adds the method.
+
+>>> sorted(all_methods())[:3]
+['fedavg', 'feddc', 'feddyn']
+>>> make("fedprox", mu=0.1)
+FedProx(weighting='samples', mu=0.1)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.settings import build, unknown
+
+# The paper's order, for tables; others follow by name.
+PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
+
+
+@functools.cache
+def all_methods() -> dict[str, type[FedAvg]]:
+    """Method classes by name, the paper's first."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, FedAvg) and value.__module__ == module.__name__:
+                found[value.name] = value
+    return {name: found[name] for name in [*PAPER, *sorted(set(found) - set(PAPER))]}
+
+
+def get(name: str) -> type[FedAvg]:
+    methods = all_methods()
+    if name not in methods:
+        raise unknown(name, name, methods, "a method")
+    return methods[name]
+
+
+def make(name: str, **settings: Any) -> FedAvg:
+    """A method with checked hyper-parameters; what is not given has its default."""
+    return build(get(name), settings, "method")
+
+
+def __getattr__(name: str) -> type[FedAvg]:
+    """`methods.FedPTR` without an import per method."""
+    for method in all_methods().values():
+        if method.__name__ == name:
+            return method
+    raise AttributeError(name)

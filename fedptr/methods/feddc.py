@@ -1,0 +1,73 @@
+"""FedDC: each client learns its drift and is corrected by it; control variates as in SCAFFOLD besides.
+
+    h_i     local drift, Σ (w − x) over the client's visits      h    (1/N) Σ_i h_i, kept by the server
+    c_i, c  control variates                                     ω_i  N·m_i/M, the client's relative size
+
+Numbered details:
+1. The paper's linear term is the official code's accumulator c_i, which follows SCAFFOLD's rule.
+2. The mean drift is over *all* clients: those outside the cohort still count.
+3. Without the control variates this is FedDyn, exactly.
+4. Steps are counted with momentum, and the learning rate is this round's (the official code uses the undecayed one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedptr.local import Local
+from fedptr.methods.fedavg import FedAvg, spread
+from fedptr.methods.scaffold import counted_steps
+from fedptr.settings import setting
+from fedptr.site import Reply, Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedDC(FedAvg):
+    weighting: Literal["samples", "uniform"] = setting("uniform", "how the clients' models are averaged")
+    alpha: float = setting(0.1, "strength α of the drift penalty", gt=0)
+    control: bool = setting(True, "use the control variates; without them FedDC is FedDyn")
+    momentum: float | Literal["local"] = setting(0.0, 'local momentum; "local" = as in local.momentum', ge=0, lt=1)
+    momentum_correction: bool = setting(True, "count local steps as momentum makes them count")
+    weighted: bool = setting(False, "weigh penalty and control variates by client size")
+
+    name: ClassVar[str] = "feddc"
+    idea: ClassVar[str] = "learns and cancels the local drift: α(w − x + h_i) + c − c_i"
+    cite: ClassVar[str] = "Gao et al., CVPR 2022, arXiv:2203.11751"
+    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "2", "server keeps": "2"}
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return {"h_i": torch.zeros_like(x), "c_i": torch.zeros_like(x)}
+
+    def settings(self, local: Local) -> Local:
+        return local if self.momentum == "local" else replace(local, momentum=self.momentum)
+
+    def omega(self, site: Site) -> float:
+        return site.share if self.weighted else 1.0
+
+    def broadcast(self, server: State, site: Site) -> tuple[State, State]:
+        return {"x": server["x"], "c": server["c"]}, server
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+        penalty = (self.alpha / self.omega(site)) * (w - msg["x"] + client["h_i"])
+        return penalty + (msg["c"] / self.omega(site) - client["c_i"]) if self.control else penalty
+
+    def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+        a = counted_steps(steps, site.local.momentum) if self.momentum_correction else steps
+        drift = w - msg["x"]
+        delta = -msg["c"] / self.omega(site) - drift / (a * site.local.lr)
+        kept = {"h_i": client["h_i"] + drift, "c_i": client["c_i"] + delta}
+        return {"w": w, "delta": self.omega(site) * delta}, kept
+
+    def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
+        h = server["h"] + spread((reply.state["w"] - server["x"] for reply in replies), site)
+        c = server["c"] + spread((reply.state["delta"] for reply in replies), site)
+        return {**server, "x": self.mean(replies) + h, "h": h, "c": c}

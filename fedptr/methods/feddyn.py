@@ -1,0 +1,55 @@
+"""FedDyn: a linear and a quadratic term make every client's optimum agree with the global one.
+
+    α       strength           ĝ_i = −α r_i    the client's dual variable; the paper's h is −α r
+    r_i     Σ (w − x) over the client's visits                  r    (1/N) Σ_i r_i, kept by the server
+
+Numbered details:
+1. Stored as r_i, without α (as in the official code): nothing is divided by α, and α may change between runs.
+2. Quadratic and linear term are one pull, inside the clipped gradient. The official code delivers half of it as weight
+   decay after clipping; another library lost that half on the way.
+3. The server adds r, the mean over *all* clients, so FedDyn with α → 0 is not FedAvg.
+4. `weighted` uses α_i = α/ω_i, which aims at Σ (m_i/M) L_i instead of (1/N) Σ L_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg, spread
+from fedptr.settings import setting
+from fedptr.site import Reply, Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    weighting: Literal["samples", "uniform"] = setting("uniform", "how the clients' models are averaged")
+    alpha: float = setting(0.01, "strength α of the dynamic penalty", gt=0)
+    weighted: bool = setting(False, "use α/ω_i, with ω_i the client's relative size")
+
+    name: ClassVar[str] = "feddyn"
+    idea: ClassVar[str] = "a dynamic penalty aligns local and global optima: α(w − x + r_i)"
+    cite: ClassVar[str] = "Acar et al., ICLR 2021, arXiv:2111.04263"
+    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "1", "server keeps": "1"}
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x, "r": torch.zeros_like(x)}
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return {"r_i": torch.zeros_like(x)}
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+        alpha = self.alpha / site.share if self.weighted else self.alpha
+        return alpha * (w - msg["x"] + client["r_i"])
+
+    def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+        return {"w": w}, {"r_i": client["r_i"] + (w - msg["x"])}
+
+    def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
+        r = server["r"] + spread((reply.state["w"] - server["x"] for reply in replies), site)
+        return {**server, "x": self.mean(replies) + r, "r": r}

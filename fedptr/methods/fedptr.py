@@ -1,0 +1,37 @@
+"""FedPTR: every client projects the next global model and pulls its training towards it.
+
+    x   global model w^t          D̃_i   the client's auxiliary dataset (images, labels, β)          w̃   projected model
+
+A round on client i:  D̃_i ← MTT(w^{t−m}, w^t, D̃_i);  w̃ ← K steps of gradient descent from w^t on D̃_i;
+w_i ← minimise L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w^t.  The server is FedAvg's. D̃_i never leaves its client.
+The two halves are in `fedptr.trajectory` (learning D̃_i) and `fedptr.projected` (w̃ and the pull).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.projected import Projected
+from fedptr.site import Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedPTR(Projected, FedAvg):
+    name: ClassVar[str] = "fedptr"
+    idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: λ_j(w_j − w̃_j)"
+    cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "m+1, D̃", "server keeps": "0"}
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return self.memory(x, site) if self.active else {}
+
+    def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
+        if not self.active:
+            return msg, client
+        target, client, log = self.advance(client, msg["x"], site)
+        return (msg if target is None else {**msg, "target": target}) | log, client

@@ -1,0 +1,41 @@
+"""FedPTR-S: the server learns one auxiliary dataset and sends its projected model to every client.
+
+    x   global model w^t          D̃   the server's auxiliary dataset, from noise          w̃   projected model
+
+Clients do no extra work and the server sees no client data; w̃ doubles what is sent down once warm-up is over.
+(The printed algorithm leaves out w̃ ← w^t before the projection; it is needed.) D̃ never leaves the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.projected import Projected
+from fedptr.settings import setting
+from fedptr.site import Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedPTRS(Projected, FedAvg):
+    init: Literal["noise"] = setting("noise", "the server has no samples to start from")  # type: ignore[assignment]
+
+    name: ClassVar[str] = "fedptr-s"
+    idea: ClassVar[str] = "FedPTR on the server: one auxiliary dataset, one projected model for all clients"
+    cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "m+1, D̃"}
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x, **(self.memory(x, site) if self.active else {})}
+
+    def broadcast(self, server: State, site: Site) -> tuple[State, State]:
+        msg = {"x": server["x"]}
+        if not self.active:
+            return msg, server
+        target, server, log = self.advance(server, server["x"], site)
+        # In observe mode nothing pulls, so nothing more is sent than FedAvg sends.
+        return (msg if target is None or self.observe else {**msg, "target": target}) | log, server

@@ -1,0 +1,44 @@
+"""The paper's naive attempt: FedProx on the client's data together with its auxiliary dataset.
+
+    D̃_i   learned as in FedPTR          μ   strength of the pull towards the global model
+
+The auxiliary images join the local ones after warm-up: concatenated, shuffled together, not augmented. The paper does
+not say how it weighted them nor which μ it used; FedPTR's λ = 0.05 is taken. Until then this is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.samples import Samples
+from fedptr.settings import setting
+from fedptr.site import Site
+from fedptr.task import State
+from fedptr.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Naive(Trajectory, FedAvg):
+    mu: float = setting(0.05, "strength μ of the pull towards the global model", ge=0)
+
+    name: ClassVar[str] = "naive"
+    idea: ClassVar[str] = "FedProx on local plus auxiliary data, the attempt FedPTR is contrasted with"
+    cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380, appendix"
+    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "m+1, D̃", "server keeps": "0"}
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return self.memory(x, site)
+
+    def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
+        client, log = self.receive(client, msg["x"], site)
+        return {**msg, **log}, client
+
+    def data(self, msg: State, client: State, site: Site) -> Samples:
+        return site.samples.joined(client["X"], client["y"]) if self.warm(client) else site.samples
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+        return self.mu * (w - msg["x"]) if self.warm(client) else None

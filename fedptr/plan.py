@@ -1,0 +1,138 @@
+"""A plan: everything that decides a run, as checked TOML.
+
+    [run]      rounds, participation, seed …      fedptr.federation.Rounds
+    [data]     which dataset, how much of it      DataPlan
+    [split]    how it is spread over clients      fedptr.data.partition.SplitPlan
+    [model]    which model                        fedptr.models.ModelPlan
+    [local]    how clients train                  fedptr.local.Local
+    [machine]  device and threads                 MachinePlan
+    [method]   name and hyper-parameters          one of fedptr.methods
+    [methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedptr import methods
+from fedptr.data.partition import SplitPlan
+from fedptr.errors import UserError
+from fedptr.federation import Rounds
+from fedptr.local import Local
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
+from fedptr.models import ModelPlan
+from fedptr.settings import build, setting, unknown
+
+Tables = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder")
+    dir: str = setting("", "a folder of datasets to look into first")
+    subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
+    subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
+    seed: int = setting(0, "seed of the subset", ge=0)
+
+
+@dataclass(frozen=True)
+class MachinePlan:
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
+    threads: int = setting(0, "CPU threads; 0 = PyTorch's choice", ge=0, le=1024)
+
+
+@dataclass(frozen=True)
+class Plan:
+    run: Rounds = field(default_factory=Rounds)
+    data: DataPlan = field(default_factory=DataPlan)
+    split: SplitPlan = field(default_factory=SplitPlan)
+    model: ModelPlan = field(default_factory=ModelPlan)
+    local: Local = field(default_factory=Local)
+    machine: MachinePlan = field(default_factory=MachinePlan)
+    method: FedAvg = field(default_factory=FedPTR)
+
+    def toml(self) -> str:
+        """The complete plan; running it repeats the run."""
+        tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
+        tables["method"] = {"name": self.method.name, **tables["method"]}
+        return tomli_w.dumps(tables)
+
+
+SECTIONS = {f.name: f for f in fields(Plan)}
+
+
+def read(path: str | Path) -> Tables:
+    """The tables of a TOML file, not yet checked."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"plan {path} cannot be read ({reason}); check the path") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"plan {path} is not valid TOML: {error}") from None
+
+
+def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
+    """The tables with `section.key = value` laid over them; a value is TOML, or else plain text."""
+    result = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
+    for place, text in assignments:
+        section, dot, key = place.rpartition(".")
+        if not dot or not key:
+            raise UserError(f"--set {place}={text} names no section; write it as section.key=value, e.g. run.rounds=20")
+        table = result
+        for part in section.split("."):
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"--set {place}: {section} is a value, not a section")
+        table[key] = literal(text)
+    return result
+
+
+def literal(text: str) -> Any:
+    """`3` is a number, `true` a truth value, `fedptr` text: quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def check(tables: Mapping[str, Any]) -> Plan:
+    """A plan from TOML tables; whatever is wrong is said in one sentence that names its place."""
+    parts: dict[str, Any] = {}
+    for name, table in tables.items():
+        if name != "methods" and name not in SECTIONS:
+            raise unknown(name, name, [*SECTIONS, "methods"], "a section of a plan")
+        if not isinstance(table, Mapping):
+            raise UserError(f"{name} must be a section like [{name}], not {table!r}")
+    for name in SECTIONS:
+        if name != "method":
+            cls: Any = SECTIONS[name].default_factory
+            parts[name] = build(cls, tables.get(name, {}), name)
+    return Plan(**parts, method=_method(tables))
+
+
+def _method(tables: Mapping[str, Any]) -> FedAvg:
+    chosen = dict(tables.get("method", {}))
+    name = chosen.pop("name", FedPTR.name)
+    if not isinstance(name, str):
+        raise UserError(f"method.name must be text, not {name!r}")
+    common = tables.get("methods", {})
+    for other, settings in common.items():
+        if not isinstance(settings, Mapping):
+            raise UserError(f"methods.{other} must be a section like [methods.fedptr], not {settings!r}")
+        build(methods.get(other), settings, f"methods.{other}")
+    return build(methods.get(name), {**common.get(name, {}), **chosen}, "method")
+
+
+def for_method(tables: Tables, name: str) -> Tables:
+    """The tables with another method; shared `[method]` settings go to the methods that have them."""
+    known = {f.name for f in fields(methods.get(name))}
+    shared = {key: value for key, value in tables.get("method", {}).items() if key in known}
+    return {**tables, "method": {"name": name, **shared}}

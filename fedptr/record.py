@@ -1,0 +1,97 @@
+"""What is recorded of a round: one JSON object, a line of rounds.jsonl."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedptr.site import Reply
+from fedptr.task import State
+
+if TYPE_CHECKING:
+    from fedptr.federation import Visit
+
+LOG = "log/"
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.began = self.last = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase], self.last = now - self.last, now
+
+    @property
+    def total(self) -> float:
+        return self.last - self.began
+
+
+def split_log(state: State) -> tuple[State, State]:
+    """The entries that are sent or kept, and the diagnostics."""
+    log = {name[len(LOG) :]: value for name, value in state.items() if name.startswith(LOG)}
+    return {name: value for name, value in state.items() if not name.startswith(LOG)}, log
+
+
+def describe(
+    x: Tensor, new: Tensor, msg: State, log: State, replies: Sequence[Reply], visits: Mapping[int, Visit], clock: Clock
+) -> dict[str, Any]:
+    """Costs, losses and the paper's diagnostics of a round that led from x to `new`."""
+    clients = []
+    for reply in replies:
+        entry = {"id": reply.client, **plain(visits[reply.client].log)}
+        entry["cos_local"] = cosine(x - reply.state["w"], x - new)
+        entry |= auxiliary_cosine(visits[reply.client].log, x, new)
+        clients.append(entry)
+    server = plain(log) | auxiliary_cosine(log, x, new)
+    parts = [server, *clients]
+    sizes = [reply.size for reply in replies]
+    record: dict[str, Any] = {
+        "cohort": [reply.client for reply in replies],
+        "train_loss": sum(e["train_loss"] * n for e, n in zip(clients, sizes, strict=True)) / sum(sizes),
+        "bytes_down": nbytes(msg) * len(replies),
+        "bytes_up": sum(nbytes(reply.state) for reply in replies),
+        "cos_local": mean(clients, "cos_local"),
+    }
+    if any("cos_aux" in part for part in parts):
+        record["cos_aux"] = mean(parts, "cos_aux")
+    seconds = {
+        "matching": sum(part.pop("seconds_matching", 0.0) for part in parts),
+        "projection": sum(part.pop("seconds_projection", 0.0) for part in parts),
+        "training": sum(visit.seconds for visit in visits.values()),
+        "aggregation": clock.seconds["aggregation"],
+        "evaluation": clock.seconds["evaluation"],
+        "total": clock.total,
+    }
+    return record | ({"server": server} if server else {}) | {"clients": clients, "seconds": seconds}
+
+
+def auxiliary_cosine(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
+    """How well the projected step foretold the real one."""
+    return {"cos_aux": cosine(x - log["target"], x - new)} if "target" in log else {}
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    scale = float(a.norm()) * float(b.norm())
+    return float(torch.dot(a, b)) / scale if scale else 0.0
+
+
+def plain(log: State) -> dict[str, Any]:
+    """Tensors as numbers and lists; the projected model itself is not written."""
+    return {name: value.tolist() for name, value in log.items() if name != "target"}
+
+
+def mean(parts: Sequence[Mapping[str, Any]], name: str) -> float:
+    values = [part[name] for part in parts if name in part]
+    return float(sum(values) / len(values))
+
+
+def nbytes(state: State) -> int:
+    return sum(value.numel() * value.element_size() for value in state.values())

@@ -1,0 +1,86 @@
+"""A set of samples: rows of one shared array, normalised only when they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedptr.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images x (uint8 and memory-mapped, or float) and labels y; `rows` picks this set's part of them.
+
+    >>> s = Samples(torch.arange(4.0).reshape(4, 1), torch.tensor([0, 1, 0, 1]), rows=torch.tensor([1, 3]))
+    >>> len(s), s.take(torch.tensor([1]))[0].tolist()
+    (2, [[3.0]])
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    device: str = "cpu"
+    extra: tuple[Tensor, Tensor] | None = None  # already normalised samples that follow the rows
+
+    def __len__(self) -> int:
+        own = len(self.y) if self.rows is None else len(self.rows)
+        return own + (0 if self.extra is None else len(self.extra[1]))
+
+    @property
+    def labels(self) -> Tensor:
+        return self.y if self.rows is None else self.y[self.rows]
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples at these positions of the set, normalised, on the device."""
+        if self.extra is None:
+            return self._own(index)
+        own = len(self) - len(self.extra[1])
+        real, made = index[index < own], index[index >= own] - own
+        (x, y), (ex, ey) = self._own(real), self.extra
+        return torch.cat([x, ex[made].to(x)]), torch.cat([y, ey[made].to(y.device)])
+
+    def _own(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        rows = index if self.rows is None else self.rows[index]
+        x, y = self.x[rows].to(self.device), self.y[rows].to(self.device)
+        if self.mean is not None and self.std is not None:
+            x = (x.float() - self.mean.to(self.device)) / self.std.to(self.device)
+        return x, y
+
+    def chunks(self, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
+        """The whole set in order, a chunk at a time."""
+        for index in torch.arange(len(self)).split(size):
+            yield self.take(index)
+
+    def part(self, rows: Tensor) -> Samples:
+        """A subset of a set that has no `rows` of its own."""
+        assert self.rows is None
+        return replace(self, rows=rows)
+
+    def joined(self, x: Tensor, y: Tensor) -> Samples:
+        """This set followed by samples that are already normalised."""
+        assert self.extra is None
+        return replace(self, extra=(x.detach(), y))
+
+
+def of(dataset: Dataset, device: str = "cpu") -> tuple[Samples, Samples]:
+    """The training and the test set of a dataset; nothing is copied."""
+    per_channel = (1, -1, 1, 1)
+    mean = torch.tensor(dataset.mean, dtype=torch.float32).reshape(per_channel)
+    std = torch.tensor(dataset.std, dtype=torch.float32).reshape(per_channel)
+
+    def samples(x: np.ndarray, y: np.ndarray) -> Samples:
+        return Samples(torch.from_numpy(x), torch.from_numpy(y), mean=mean, std=std, device=device)
+
+    return samples(dataset.train_x, dataset.train_y), samples(dataset.test_x, dataset.test_y)
+
+
+def clients(train: Samples, split: Sequence[np.ndarray]) -> list[Samples]:
+    """Every client's part of the training set."""
+    return [train.part(torch.tensor(rows)) for rows in split]

@@ -1,0 +1,37 @@
+"""What a method's function may read: the place where it runs. It has no other inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedptr.keys import Key
+from fedptr.local import Local
+from fedptr.samples import Samples
+from fedptr.task import State, Task
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client in round t, or the server (which has no data)."""
+
+    task: Task
+    local: Local  # its `lr` is this round's, after decay
+    key: Key
+    round: int  # t, counted from 0
+    clients: int  # N, the clients that have data
+    data: Samples | None = None
+    share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
+
+    @property
+    def samples(self) -> Samples:
+        assert self.data is not None, "the server has no data"
+        return self.data
+
+
+class Reply(NamedTuple):
+    """What one client sent back, with the number of its samples m_i."""
+
+    client: int
+    size: int
+    state: State

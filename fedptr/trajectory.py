@@ -1,0 +1,108 @@
+"""The auxiliary dataset an owner (a client, or the server) learns from the global models it has seen.
+
+    X, y, β     the auxiliary dataset D̃ and its step size         trail    the last m+1 global models received
+    seen        models received so far                            matched  round of the last matching, −1 = none
+
+Numbered details (the paper leaves most of these open; each is a field):
+1. The trail is what its owner observed: under partial participation a client matches from the model it received m
+   receptions ago. With everyone selected this is w^{t−m} → w^t. A rarely selected client's stretch covers more rounds
+   while R stays the same.
+2. Matching starts when m+2 models were seen (the paper's t > m), then happens every p rounds.
+3. D̃ and β are carried over rounds; the momentum of their optimisers is not, as the target has changed.
+4. Labels are hard, fixed and class-balanced. Images are never clamped to a pixel range.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedptr.matching import Auxiliary, Matching, match
+from fedptr.settings import setting
+from fedptr.site import Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    m: int = setting(2, "span of the matched trajectory, in received models", ge=1)
+    H: int = setting(20, "outer steps of matching", ge=0)
+    R: int = setting(10, "inner (student) steps of matching", ge=1)
+    ipc: int = setting(10, "auxiliary images per class", ge=1)
+    init: Literal["real", "noise"] = setting("real", "start from own samples where a class has any, or from noise")
+    beta: float = setting(0.01, "initial student step size β", gt=0)
+    lr_img: float = setting(1000.0, "step size on the auxiliary images", ge=0)
+    lr_beta: float = setting(1e-5, "step size on β; 0 = β is not learned", ge=0)
+    mtt_momentum: float = setting(0.5, "momentum of both matching optimisers", ge=0, lt=1)
+    aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
+    dsa: bool = setting(True, "augment the auxiliary images in matching")
+    mtt_every: int | Literal["once"] = setting(1, 'match every p rounds, or "once"', ge=1)
+    warmup: Literal["strict", "early"] = setting("strict", "first matching at t > m, or already at t = m")
+    carry_beta: bool = setting(True, "keep the learned β for the next matching")
+    carry_momentum: bool = setting(False, "keep the matching optimisers' momentum too")
+
+    def memory(self, x: Tensor, site: Site) -> State:
+        """An owner's state before it has seen any model."""
+        X, y = auxiliary_images(site, self.ipc, self.init == "real", x)
+        return {
+            "X": X,
+            "y": y,
+            "beta": x.new_tensor(self.beta),
+            "X_velocity": torch.zeros_like(X),
+            "beta_velocity": x.new_zeros(()),
+            "trail": x.new_zeros(0, len(x)),
+            "seen": torch.tensor(0),
+            "matched": torch.tensor(-1),
+        }
+
+    def receive(self, memory: State, x: Tensor, site: Site) -> tuple[State, State]:
+        """The memory after one more global model, matched to it if that is due, and a log."""
+        trail = torch.cat([memory["trail"], x[None]])[-(self.m + 1) :]
+        memory = {**memory, "trail": trail, "seen": memory["seen"] + 1}
+        if self.warm(memory) and self.due(int(memory["matched"]), site.round):
+            return self.match(memory, site)
+        return memory, {}
+
+    def warm(self, memory: State) -> bool:
+        return int(memory["seen"]) >= self.m + (2 if self.warmup == "strict" else 1)
+
+    def due(self, last: int, t: int) -> bool:
+        return last < 0 or (self.mtt_every != "once" and t - last >= self.mtt_every)
+
+    def match(self, memory: State, site: Site) -> tuple[State, State]:
+        """Matches the trail's first model to its last."""
+        began = time.perf_counter()
+        how = Matching(self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa)
+        aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
+        if not self.carry_momentum:
+            zero = {name: torch.zeros_like(memory[name]) for name in ("X_velocity", "beta_velocity")}
+            aux = aux._replace(**zero)
+        if not self.carry_beta:
+            aux = aux._replace(beta=torch.full_like(aux.beta, self.beta))
+        aux, report = match(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
+        log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
+        log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}
+        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round)}, logged(**log)
+
+
+def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Tensor, Tensor]:
+    """ipc images per class of N(0,1) noise; where the site has samples of a class, own ones with replacement."""
+    task, generator = site.task, site.key("aux-init")
+    y = torch.arange(task.classes).repeat_interleave(ipc)
+    X = torch.randn(len(y), *task.shape, generator=generator).to(like)
+    if real and site.data is not None:
+        labels = site.data.labels
+        for k in labels.unique().tolist():
+            own = (labels == k).nonzero().flatten()
+            picked = own[torch.randint(len(own), (ipc,), generator=generator)]
+            X[k * ipc : (k + 1) * ipc] = site.data.take(picked)[0].to(like)
+    return X, y.to(like.device)
+
+
+def logged(**values: float) -> State:
+    """Diagnostics as entries that are recorded but never sent."""
+    return {f"log/{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
