@@ -1,3 +1,45 @@
-"""Federated learning with projected trajectory regularization, and the methods it is compared with."""
+"""Federated learning with projected trajectory regularization, and the methods it is compared with.
+
+>>> from fedptr import Classification, Local, Rounds, Samples, federate, methods
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedptr import methods as methods
+    from fedptr.data.load import load as load
+    from fedptr.data.partition import SplitPlan as SplitPlan
+    from fedptr.data.partition import partition as partition
+    from fedptr.federation import Rounds as Rounds
+    from fedptr.federation import Run as Run
+    from fedptr.federation import federate as federate
+    from fedptr.local import Local as Local
+    from fedptr.samples import Samples as Samples
+    from fedptr.task import Classification as Classification
+
+# Imported when first used: `import fedptr` and `fedptr --help` do not import torch.
+_HOME = {
+    "federate": "federation",
+    "Rounds": "federation",
+    "Run": "federation",
+    "Local": "local",
+    "Samples": "samples",
+    "Classification": "task",
+    "load": "data.load",
+    "partition": "data.partition",
+    "SplitPlan": "data.partition",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fedptr.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fedptr' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -36,14 +36,14 @@ def draw(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Augmenta
 
 
 def color(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
-    brightness, saturation, contrast = torch.rand(3, n, 1, 1, 1, generator=generator)
+    brightness, saturation, contrast = torch.rand(3, n, 1, 1, 1, generator=generator).unbind()
     brightness, saturation, contrast = (brightness - 0.5) * BRIGHTNESS, saturation * SATURATION, contrast + CONTRAST
 
     def apply(x: Tensor) -> Tensor:
         x = x + brightness.to(x)
         grey = x.mean(1, keepdim=True)
         x = (x - grey) * saturation.to(x) + grey
-        level = x.mean((1, 2, 3), keepdim=True)
+        level: Tensor = x.mean((1, 2, 3), keepdim=True)
         return (x - level) * contrast.to(x) + level
 
     return apply

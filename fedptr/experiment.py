@@ -63,7 +63,7 @@ def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
         shape = f"{channels}×{height}×{width}"
         raise UserError(f"model {plan.model.name} cannot take images of {shape}: {error}") from error
     if tuple(out.shape) != (2, classes):
-        raise UserError(f"model {plan.model.name} must give {classes} numbers an image, but gave {tuple(out.shape[1:])}")
+        raise UserError(f"model {plan.model.name} must give {classes} numbers an image, not {tuple(out.shape[1:])}")
     return task
 
 

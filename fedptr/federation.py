@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -83,6 +84,11 @@ def federate(
         yield run
 
 
+def last(runs: Iterable[Run]) -> Run:
+    """The end of a federation whose rounds nobody needs to see."""
+    return collections.deque(runs, maxlen=1).pop()
+
+
 def client_site(site: Site, seed: int, i: int, data: Samples, total: int) -> Site:
     """A client's place in the round of the server's `site`."""
     key = Key(seed).at("round", site.round, "client", i)
@@ -146,8 +152,8 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
         reply, client = method.reply(trained.w, msg, client, trained.steps, site)
     if "buffers" in msg:
         reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
-    reply, log = split_log({**split_log(msg)[1], **reply})
-    log |= {"steps": torch.tensor(trained.steps), "train_loss": torch.tensor(trained.loss, dtype=torch.float64)}
+    (_, prepared), (reply, log) = split_log(msg), split_log(reply)
+    log |= prepared | {"steps": torch.tensor(trained.steps), "train_loss": torch.tensor(trained.loss, dtype=torch.float64)}
     if trained.gamma is not None:
         log["gamma"] = torch.tensor(trained.gamma, dtype=torch.float64)
     return Visit(reply, client, log, seconds)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedptr.federation import Rounds, federate
+from fedptr.federation import Rounds, federate, last
 from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
 from fedptr.samples import Samples
@@ -27,7 +27,10 @@ class Quadratic(Differentiable):
         self.A = A
         self.classes, d = A.shape[0], A.shape[1]
         self.shape: tuple[int, ...] = (d,)
-        self.layers = (Layer("first", 0, d // 2, (d // 2,)), Layer("second", d // 2, d, (d - d // 2,)))
+        self.layers: tuple[Layer, ...] = (
+            Layer("first", 0, d // 2, (d // 2,)),
+            Layer("second", d // 2, d, (d - d // 2,)),
+        )
 
     def init(self) -> Tensor:
         return torch.zeros(self.A.shape[1], dtype=self.A.dtype)
@@ -53,7 +56,7 @@ class Problem:
 
     def optimum(self, weighted: bool = False) -> Tensor:
         """The minimiser of (1/N) Σ L_i, or of Σ (m_i/M) L_i."""
-        left, right = 0, 0
+        left, right = torch.zeros_like(self.task.A[0]), torch.zeros_like(self.task.A[0, 0])
         for data in self.clients:
             x, y = data.take(torch.arange(len(data)))
             weight = len(data) if weighted else 1
@@ -88,12 +91,8 @@ def error(method: FedAvg, at: Problem, participation: float, rounds: int, local:
     """‖w − w*‖ / ‖w*‖ after so many rounds, against the optimum the method's averaging aims at."""
     weighted = any(getattr(method, name, False) for name in ("weighted", "weighted_controls"))
     best = at.optimum(weighted or (method.weighting == "samples"))
-    run = None
-    for run in federate(
-        method, at.task, at.clients, rounds=Rounds(rounds=rounds, participation=participation, seed=seed), local=local
-    ):
-        pass
-    assert run is not None
+    how = Rounds(rounds=rounds, participation=participation, seed=seed)
+    run = last(federate(method, at.task, at.clients, rounds=how, local=local))
     return float((run.w - best).norm() / best.norm())
 
 

@@ -1,13 +1,13 @@
 """A plan: everything that decides a run, as checked TOML.
 
-    [run]      rounds, participation, seed …      fedptr.federation.Rounds
-    [data]     which dataset, how much of it      DataPlan
-    [split]    how it is spread over clients      fedptr.data.partition.SplitPlan
-    [model]    which model                        fedptr.models.ModelPlan
-    [local]    how clients train                  fedptr.local.Local
-    [machine]  device and threads                 MachinePlan
-    [method]   name and hyper-parameters          one of fedptr.methods
-    [methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
+[run]      rounds, participation, seed …      fedptr.federation.Rounds
+[data]     which dataset, how much of it      DataPlan
+[split]    how it is spread over clients      fedptr.data.partition.SplitPlan
+[model]    which model                        fedptr.models.ModelPlan
+[local]    how clients train                  fedptr.local.Local
+[machine]  device and threads                 MachinePlan
+[method]   name and hyper-parameters          one of fedptr.methods
+[methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
 """
 
 from __future__ import annotations

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from typing import Any, Literal, TypeVar
 
 from fedptr.errors import UserError
 
 T = TypeVar("T")
-BOUNDS = {
-    "ge": ("at least", lambda v, b: v >= b),
-    "gt": ("more than", lambda v, b: v > b),
-    "le": ("at most", lambda v, b: v <= b),
-    "lt": ("less than", lambda v, b: v < b),
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("at least", operator.ge),
+    "gt": ("more than", operator.gt),
+    "le": ("at most", operator.le),
+    "lt": ("less than", operator.lt),
 }
 
 

@@ -21,9 +21,9 @@ def table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Ta
     counts = split.counts(labels, len(class_names))
     title = split.origin or f"split of {split.samples} samples over {len(split.clients)} clients"
     shown = Table(title=Text(title), caption=Text(_caption(split, counts)), show_footer=True, box=SIMPLE_HEAD)
-    shown.padding, shown.collapse_padding, shown.pad_edge = (0, 1), True, False  # 10 classes fit in 80 columns
+    shown.padding = 0  # one space between columns: 12 classes of thousands fit in 80
     shown.add_column("client", justify="right", footer="all", no_wrap=True)
-    shown.add_column("size", justify="right", footer=str(split.samples), min_width=len(str(split.samples)))
+    shown.add_column("size", justify="right", footer=str(split.samples), no_wrap=True)
     fill = _columns if len(class_names) <= WIDEST else _largest
     fill(shown, counts, class_names)
     return shown
@@ -31,8 +31,8 @@ def table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Ta
 
 def _columns(shown: Table, counts: Ints, class_names: Sequence[str]) -> None:
     for name, total in zip(class_names, counts.sum(axis=0), strict=True):
-        name_or_parts = Text(name, overflow="fold")  # Text, as a name may look like markup
-        shown.add_column(name_or_parts, justify="right", footer=str(total), min_width=len(str(total)))
+        # Text, as a name may look like markup; folded where too narrow, as a number must not lose digits
+        shown.add_column(Text(name, overflow="fold"), justify="right", footer=str(total), overflow="fold")
     for client, row in enumerate(counts):
         shown.add_row(str(client), str(row.sum()), *(str(n) if n else Text("·", style="dim") for n in row))
 

@@ -22,7 +22,7 @@ from fedptr.task import State
 
 @dataclass(frozen=True)
 class FedPTRS(Projected, FedAvg):
-    init: Literal["noise"] = setting("noise", "the server has no samples to start from")  # type: ignore[assignment]
+    init: Literal["noise"] = setting("noise", "the server has no samples to start from")
 
     name: ClassVar[str] = "fedptr-s"
     idea: ClassVar[str] = "FedPTR on the server: one auxiliary dataset, one projected model for all clients"

@@ -1,0 +1,143 @@
+"""The command line. Nothing heavy is imported before a command needs it: `fedptr --help` does not import torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from typing import NoReturn
+
+from fedptr import __version__
+from fedptr.errors import ClientError, UserError
+
+# option -> the setting it stands for
+OPTIONS = {
+    "--dataset": ("data.name", "D", "digits, fashion-mnist, cifar10, cifar100, tiny-imagenet, an .npz or a folder"),
+    "--data-dir": ("data.dir", "DIR", "folder of datasets to look into first"),
+    "--subset": ("data.subset", "N", "class-balanced subset of so many training images"),
+    "--clients": ("split.clients", "N", "number of clients"),
+    "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity or iid"),
+    "--alpha": ("split.alpha", "A", "Dirichlet concentration; small = very different clients"),
+    "--min-size": ("split.min_size", "S", "smallest allowed client"),
+    "--split": ("split.file", "FILE", "use a saved split"),
+}
+RUN_OPTIONS = {
+    "--participation": ("run.participation", "F", "part of the clients selected in a round"),
+    "--rounds": ("run.rounds", "T", "communication rounds"),
+    "--seed": ("run.seed", "S", "seed of weights, cohorts and batch order"),
+    "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18 or module:factory"),
+    "--width": ("model.width", "W", "channels or hidden units"),
+    "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence instead of the whole usage."""
+        self.exit(2, f"fedptr: {message}; see `{self.prog} --help`\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    root: argparse.ArgumentParser = Parser(
+        prog="fedptr", description="Federated learning with projected trajectory regularization."
+    )
+    root.add_argument("--version", action="version", version=f"fedptr {__version__}")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    run = add(commands, "run", "train one method", OPTIONS, RUN_OPTIONS)
+    run.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
+    results(run)
+
+    compare = add(commands, "compare", "train several methods under the same conditions", OPTIONS, RUN_OPTIONS)
+    compare.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
+    compare.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (default 1)")
+    results(compare)
+
+    partition = add(commands, "partition", "show a split, and save it", OPTIONS, {})
+    partition.add_argument("--out", metavar="FILE", help="save the split here, with a plot beside it")
+    partition.add_argument("--force", action="store_true", help="replace an existing file")
+
+    from fedptr.data.commands import add_parser
+
+    add_parser(commands)
+
+    listing = commands.add_parser("methods", help="list the methods, or describe one")
+    listing.add_argument("name", nargs="?", metavar="NAME")
+    listing.set_defaults(handler=methods_command)
+    return root
+
+
+def add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    words: str,
+    *options: dict[str, tuple[str, str, str]],
+) -> argparse.ArgumentParser:
+    """A sub-command that takes a plan and the options that change it."""
+    sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
+    sub.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from; options change them")
+    for group in options:
+        for option, (place, metavar, help_) in group.items():
+            sub.add_argument(option, dest=place, metavar=metavar, help=help_)
+    sub.add_argument(
+        "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
+    )
+    sub.set_defaults(handler=globals()[f"{name}_command"])
+    return sub
+
+
+def results(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--out", metavar="DIR", help="folder for the results (default: a new one in runs/)")
+    sub.add_argument("--force", action="store_true", help="replace an existing folder of results")
+
+
+def main(argv: list[str] | None = None) -> int:
+    warnings.showwarning = lambda message, *_: print(f"fedptr: note: {message}", file=sys.stderr)
+    try:
+        args = parser().parse_args(argv)
+        code: int = args.handler(args)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        print(f"fedptr: {error}", file=sys.stderr)
+        return 2
+    except ClientError as error:
+        if os.environ.get("FEDPTR_TRACEBACK"):
+            raise
+        print(f"fedptr: {error} (FEDPTR_TRACEBACK=1 shows where)", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("fedptr: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `fedptr methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def run_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import run
+
+    return run(args)
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import compare
+
+    return compare(args)
+
+
+def partition_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import partition
+
+    return partition(args)
+
+
+def methods_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import methods
+
+    return methods(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""A progress bar with round, accuracy, seconds per round and time left; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LINES = 10  # about so many lines a run where there is no terminal
+
+
+@contextmanager
+def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yields the function to call with every round's record."""
+    began = time.perf_counter()
+    last = {"accuracy": 0.0}
+
+    def words(record: dict[str, Any]) -> str:
+        last["accuracy"] = record.get("test_accuracy", last["accuracy"])
+        per_round = (time.perf_counter() - began) / record["round"]
+        return f"accuracy {last['accuracy']:6.1%}  {per_round:.2f} s/round"
+
+    if not sys.stderr.isatty():
+        step = max(1, rounds // LINES)
+
+        def line(record: dict[str, Any]) -> None:
+            text = words(record)
+            if record["round"] % step == 0 or record["round"] in (1, rounds):
+                left = (time.perf_counter() - began) / record["round"] * (rounds - record["round"])
+                print(f"{label}: round {record['round']}/{rounds}  {text}  {left:.0f} s left", file=sys.stderr)
+
+        yield line
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=rounds, words="")
+        yield lambda record: bar.update(task, advance=1, words=words(record))

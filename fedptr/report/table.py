@@ -1,0 +1,48 @@
+"""A comparison as a table: for the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+Summaries = Mapping[str, Sequence[Mapping[str, Any]]]  # method -> one summary a seed
+
+
+def rows(results: Summaries) -> list[list[str]]:
+    best = max(statistics.fmean(s["accuracy"] for s in runs) for runs in results.values())
+    lines = []
+    for name, runs in results.items():
+        accuracies = [100 * run["accuracy"] for run in runs]
+        mean = statistics.fmean(accuracies)
+        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
+        lines.append([
+            name,
+            f"{mean:.2f}{spread}" + (" *" if mean >= 100 * best - 1e-9 else ""),
+            f"{100 * statistics.fmean(run['accuracy_best'] for run in runs):.2f}",
+            f"{statistics.fmean(run['seconds_per_round'] for run in runs):.2f}",
+            f"{statistics.fmean(run['bytes_per_round'] for run in runs) / 1e6:.2f}",
+        ])  # fmt: skip
+    return lines
+
+
+def headings(results: Summaries) -> list[str]:
+    seeds = len(next(iter(results.values())))
+    spread = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
+    return ["method", f"accuracy % (last 5 rounds{spread})", "best %", "s/round", "MB/round"]
+
+
+def terminal(results: Summaries, title: str) -> Table:
+    table = Table(title=title, caption="* highest mean; MB/round is up and down together, over all clients of a round")
+    for number, heading in enumerate(headings(results)):
+        table.add_column(heading, justify="left" if number == 0 else "right")
+    for row in rows(results):
+        table.add_row(*row, style="bold" if row[1].endswith("*") else "")
+    return table
+
+
+def markdown(results: Summaries) -> str:
+    lines = [headings(results), ["---", *["---:"] * 4], *rows(results)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
