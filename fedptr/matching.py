@@ -75,30 +75,28 @@ class Report(NamedTuple):
 
 def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching, key: Key) -> tuple[Auxiliary, Report]:
     """H outer steps on (X, β). Leaves its arguments alone; a call that goes wrong keeps the last sound D̃."""
-    span2 = float((start - end).square().sum())
+    span2 = distance(start, end)
     if span2 == 0 or not math.isfinite(span2):
         return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False)
-    n, order, noise = len(aux.y), key("mtt-batch"), key("mtt-aug")
-    first = None
-    before, stopped, clamped = math.nan, False, False
+    order, noise, first = key("mtt-batch"), key("mtt-aug"), None
+    before, after, stopped, clamped = math.nan, math.nan, False, False
+    sound = aux  # the last D̃ with which the student arrived somewhere
     for _ in range(how.H):
-        steps = draw_steps(how, n, tuple(aux.X.shape[1:]), order, noise)
+        steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
         first = first or steps
         L, gX, gbeta = meta_gradient(task, start, end, aux, steps)
         if not (math.isfinite(L) and bool(gX.isfinite().all()) and bool(gbeta.isfinite())):
             stopped = True
             break
         before = L if math.isnan(before) else before
-        moved = descend(aux, gX, gbeta, how)
-        if not bool(moved.X.isfinite().all()):
-            stopped = True
-            break
-        clamped = clamped or bool(moved.beta <= BETA_FLOOR)
-        aux = moved
-    after = before
-    if first and not math.isnan(before):
-        arrived = student(task, start, aux, first)[-1]
-        after = float((arrived - end).square().sum()) / span2
+        sound, aux = aux, descend(aux, gX, gbeta, how)
+        clamped = clamped or bool(aux.beta <= BETA_FLOOR)
+    if first and not stopped:
+        after = distance(student(task, start, aux, first)[-1], end) / span2
+        stopped = not math.isfinite(after)
+    if stopped:
+        aux = sound
+        after = distance(student(task, start, aux, first or [])[-1], end) / span2
     return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped)
 
 
@@ -141,7 +139,7 @@ def meta_gradient(
     """L and its exact gradient with respect to X and β, by the adjoint sweep."""
     *path, arrived = student(task, start, aux, steps)
     span2 = (start - end).square().sum()
-    L = float((arrived - end).square().sum() / span2)
+    L = distance(arrived, end) / float(span2)
     a = 2 * (arrived - end) / span2
     gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
     for r in reversed(range(len(steps))):
@@ -167,6 +165,11 @@ def project(
         velocity = momentum * velocity + g
         w = w - lr * velocity
     return w
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """‖a − b‖²"""
+    return float((a - b).square().sum())
 
 
 def peak(X: Tensor) -> float:

@@ -5,7 +5,7 @@
 
 Numbered details (each is a field):
 1. The projection takes K plain steps with η, not with the learned β, on the whole set; it happens in every round
-   after warm-up, also when matching was not due.
+   after warm-up, also when matching was not due. Should it not be finite, the round goes on without a pull.
 2. λ_j is not differentiated; `through` halves the pull, which is what the gradient of (λ/2)‖d_j‖ is (and what the
    common snippet with an un-squared norm computes).
 3. ε = η_l·λ by default. The literal formula (a tiny ε) pulls with full strength however small d_j is, so a tensor that
@@ -60,8 +60,9 @@ class Projected(Trajectory):
         lr = self.eta if self.projection_lr == "eta" else float(memory["beta"])
         dsa = self.dsa if self.dsa_in_projection == "same" else self.dsa_in_projection
         target = project(site.task, x, memory["X"], memory["y"], self.K, lr, self.projection_momentum, dsa, site.key)
-        log |= logged(seconds_projection=time.perf_counter() - began)
-        return target, memory, {**log, "log/target": target}
+        sound = bool(target.isfinite().all())  # a hopeless D̃ must not take the training down with it
+        log |= logged(seconds_projection=time.perf_counter() - began, projection_skipped=float(not sound))
+        return (target, memory, {**log, "log/target": target}) if sound else (None, memory, log)
 
     def start(self, msg: State, client: State) -> Tensor:
         return msg["target"] if self.start_from == "projected" and "target" in msg else msg["x"]

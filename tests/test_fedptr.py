@@ -1,0 +1,274 @@
+"""FedPTR's identities T1 to T14, and the choices that are fields. T15 is in test_laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import CLASSES, LOCAL, SHAPE, World, quick, same
+from torch import nn
+
+from fedptr.keys import Key
+from fedptr.methods import FedAvg, FedProx, get
+from fedptr.projected import group_sizes
+from fedptr.samples import Samples
+from fedptr.site import Site
+from fedptr.trajectory import auxiliary_images
+
+BOTH = ["fedptr", "fedptr-s"]
+FedPTR = get("fedptr")
+
+
+def site(world: World, **other: object) -> Site:
+    return replace(Site(world.task, LOCAL, Key(0), 5, 4, world.clients[0]), **other)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("settings", [{"lam": 0.0}, {"observe": True}, {"observe": True, "dsa": True}])
+@pytest.mark.parametrize("name", BOTH)
+def test_t1_without_pull_is_fedavg(name: str, settings: dict, part: float, world: World) -> None:
+    method = quick(name, **settings)
+    assert same(world.weights(FedAvg(), rounds=8, participation=part), world.weights(method, rounds=8, participation=part))
+
+
+def test_t1_observing_does_run_matching(world: World) -> None:
+    record = world.runs(quick("fedptr", observe=True))[-1].record
+    assert all("match_before" in entry and "cos_aux" in entry for entry in record["clients"])
+
+
+@pytest.mark.parametrize("name", [*BOTH, "naive"])
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_t2_warm_up_is_fedavg(name: str, m: int, world: World) -> None:
+    expected, ours = world.weights(FedAvg(), rounds=m + 2), world.weights(quick(name, m=m), rounds=m + 2)
+    assert same(expected[: m + 1], ours[: m + 1])
+    assert not torch.equal(expected[m + 1], ours[m + 1])  # t = m + 1 is the first round that differs
+
+
+@pytest.mark.parametrize("settings", [{"K": 0}, {"eta": 0.0}])
+@pytest.mark.parametrize("name", BOTH)
+def test_t3_without_projection_fixed_lambda_is_fedprox(name: str, settings: dict, world: World) -> None:
+    """From the same state at the end of warm-up on."""
+    warm = world.runs(FedAvg(), rounds=3)[-1]
+    ours = world.runs(quick(name, regulariser="fixed", lam=0.4, **settings), rounds=7)
+    assert torch.equal(ours[2].w, warm.w)
+    prox = world.runs(FedProx(mu=0.4), rounds=7, start=replace(warm, clients={}))
+    assert same([run.w for run in ours[3:]], [run.w for run in prox])
+
+
+def test_t4_adaptive_without_projection_starts_at_rest(world: World) -> None:
+    method, x = quick("fedptr", K=0), world.task.init()
+    pull = method.pull(x, {"x": x, "target": x.clone()}, {}, site(world))
+    assert pull is not None
+    assert torch.equal(pull, torch.zeros_like(x))
+    assert all(bool(w.isfinite().all()) for w in world.weights(method))
+
+
+def test_t5_detached_is_through_with_twice_the_strength(world: World) -> None:
+    one = world.weights(quick("fedptr", lam=0.2, adaptive_grad="detached", adaptive_eps=1e-3))
+    two = world.weights(quick("fedptr", lam=0.4, adaptive_grad="through", adaptive_eps=1e-3))
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in zip(one, two, strict=True))
+
+
+def test_t6_shared_auxiliary_data_is_the_server_side(world: World) -> None:
+    """When all clients share one noise D̃ and one stream, FedPTR is FedPTR-S."""
+
+    class Shared(FedPTR):
+        def client_init(self, x, at):  # noqa: ANN
+            return self.memory(x, replace(at, key=Key(0).at("server"), data=None))
+
+        def prepare(self, msg, client, at):  # noqa: ANN
+            return super().prepare(msg, client, replace(at, key=Key(0).at("round", at.round, "server")))
+
+    settings = {"H": 2, "R": 3, "ipc": 2, "dsa": True, "lr_img": 10.0}
+    assert same(world.weights(quick("fedptr-s", **settings)), world.weights(Shared(init="noise", **settings)))
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_t10_observed_trail_is_the_last_global_models(m: int, world: World) -> None:
+    """Full participation: the trail is w^{t−m} … w^t, so matching starts exactly where the algorithm says."""
+    runs = world.runs(quick("fedptr", m=m), rounds=7)
+    received = [world.task.init(), *(run.w for run in runs)]  # w^0, w^1, …
+    for run in runs:
+        t = run.round - 1
+        for state in run.clients.values():
+            expected = torch.stack(received[max(0, t - m) : t + 1])
+            assert torch.equal(state["trail"], expected)
+            assert int(state["seen"]) == t + 1
+            assert int(state["matched"]) == (t if t > m else -1)
+
+
+def test_t10_partial_participation_counts_what_the_client_saw(world: World) -> None:
+    runs = world.runs(quick("fedptr", m=1), rounds=12, participation=0.5)
+    received = [world.task.init(), *(run.w for run in runs)]
+    seen: dict[int, list[int]] = {i: [] for i in range(4)}
+    for run in runs:
+        t = run.round - 1
+        for entry in run.record["clients"]:
+            seen[entry["id"]].append(t)
+            state = run.clients[entry["id"]]
+            assert torch.equal(state["trail"], torch.stack([received[s] for s in seen[entry["id"]][-2:]]))
+            assert ("match_before" in entry) == (len(seen[entry["id"]]) >= 3)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(("every", "expected"), [(1, [3, 4, 5, 6, 7, 8, 9]), (3, [3, 6, 9]), ("once", [3])])
+def test_t11_matching_every_p_rounds_projection_always(name: str, every: object, expected: list[int], world: World) -> None:
+    matched, projected = [], []
+    for run in world.runs(quick(name, mtt_every=every), rounds=10):
+        where = run.record["server"] if "server" in run.record else run.record["clients"][0]
+        matched += [run.round - 1] * ("match_before" in where)
+        projected += [run.round - 1] * ("cos_aux" in where)
+    assert matched == expected
+    assert projected == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_early_warm_up_starts_one_round_sooner(world: World) -> None:
+    runs = world.runs(quick("fedptr", warmup="early"), rounds=4)
+    assert ["cos_aux" in run.record for run in runs] == [False, False, True, True]
+
+
+def test_t12_granularity_of_a_one_tensor_model() -> None:
+    world = World(nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES, bias=False)))
+    all_three = [world.weights(quick("fedptr", granularity=g, lam=0.3)) for g in ("tensor", "module", "global")]
+    assert same(all_three[0], all_three[1])
+    assert same(all_three[0], all_three[2])
+
+
+def test_granularity_groups(world: World) -> None:
+    task = world.task  # three linear layers
+    assert group_sizes(task, "tensor") == [96, 6, 36, 6, 18, 3]
+    assert group_sizes(task, "module") == [102, 42, 21]
+    assert group_sizes(task, "global") == [165]
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "module", "global"])
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-5])
+def test_t13_pull_has_norm_lambda_outside_the_guard(granularity: str, scale: float, world: World) -> None:
+    lam, eps = 0.3, 1e-3
+    method = quick("fedptr", lam=lam, granularity=granularity, adaptive_eps=eps)
+    w = world.task.init().double()
+    target = w + scale * torch.randn(len(w), generator=torch.Generator().manual_seed(0)).double()
+    sizes = group_sizes(world.task, granularity)
+    pull = method.pull(w, {"target": target}, {}, site(world))
+    assert pull is not None
+    for part, d in zip(pull.split(sizes), (w - target).split(sizes), strict=True):
+        expected = lam if float(d.norm()) >= eps else lam * float(d.norm()) / eps
+        assert float(part.norm()) == pytest.approx(expected, rel=1e-6)
+        assert torch.nn.functional.cosine_similarity(part, d, dim=0) == pytest.approx(1.0)
+
+
+def test_default_guard_is_the_step_that_lands_on_the_target(world: World) -> None:
+    """ε = η_l·λ: inside it one plain step arrives exactly, at this round's learning rate."""
+    method, w = quick("fedptr", lam=0.3), world.task.init().double()
+    target = w + 1e-4 * torch.ones_like(w) / len(w)
+    decayed = site(world, local=replace(LOCAL, lr=0.02))
+    pull = method.pull(w, {"target": target}, {}, decayed)
+    assert pull is not None
+    torch.testing.assert_close(w - 0.02 * pull, target)
+
+
+def test_start_from_projected(world: World) -> None:
+    """With a local gradient that does not depend on w, the two differ by the projection's own step."""
+
+    class Drift(FedPTR):
+        def gradient(self, w, batch, msg, client, at):  # noqa: ANN
+            return torch.ones_like(w), torch.tensor(0.0)
+
+    settings = {"H": 1, "R": 2, "ipc": 1, "dsa": False, "eta": 0.1, "m": 1}
+    plain = world.weights(Drift(start_from="global", **settings), rounds=3)
+    moved = world.runs(Drift(start_from="projected", **settings), rounds=3)
+    assert torch.equal(plain[1], moved[1].w)
+    step = moved[2].w - plain[2]
+    aux = [state["X"] for state in moved[2].clients.values()]
+    assert float(step.norm()) > 0.01
+    assert all(bool(X.isfinite().all()) for X in aux)
+
+
+SWITCHES = [
+    {"projection_lr": "beta", "beta": 0.3}, {"projection_momentum": 0.9}, {"aux_batch": 2}, {"carry_momentum": True},
+    {"carry_beta": False}, {"dsa_in_projection": True}, {"dsa": True}, {"init": "noise"}, {"granularity": "global"},
+    {"adaptive_eps": 1.0}, {"R": 4}, {"H": 3}, {"K": 2}, {"eta": 0.3}, {"m": 1}, {"lr_beta": 0.0}, {"mtt_momentum": 0.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SWITCHES, ids=lambda s: ",".join(s))
+def test_every_switch_does_something(setting: dict, world: World) -> None:
+    base = {"lr_img": 10.0, "lam": 0.5, "lr_beta": 1e-3}
+    plain, changed = (world.weights(quick("fedptr", **s)) for s in (base, {**base, **setting}))
+    assert not torch.equal(plain[-1], changed[-1])
+    assert bool(changed[-1].isfinite().all())
+
+
+def test_a_hopeless_auxiliary_set_does_not_stop_training(world: World) -> None:
+    """Absurd step sizes blow D̃ up; the run goes on, and says so."""
+    runs = world.runs(quick("fedptr", lr_img=1e30, lr_beta=1e6), rounds=7)
+    assert bool(runs[-1].w.isfinite().all())
+    entries = [entry for run in runs[3:] for entry in run.record["clients"]]
+    assert any(entry.get("match_stopped") or entry.get("projection_skipped") for entry in entries)
+
+
+def test_initial_images_are_own_samples_where_there_are_any(world: World) -> None:
+    data = Samples(world.clients[0].x, torch.tensor([0, 0, 0, 0, 0, 0, 2]))
+    X, y = auxiliary_images(site(world, data=data), 5, True, world.task.init())
+    assert y.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    own = [any(torch.equal(image, x) for x in data.x[data.y == k]) for image, k in zip(X, y.tolist(), strict=True)]
+    assert own == [True] * 5 + [False] * 5 + [True] * 5
+    assert all(torch.equal(X[10 + i], data.x[6]) for i in range(5))  # with replacement from a single sample
+
+
+def test_noise_is_standard_normal_and_the_server_has_only_noise(world: World) -> None:
+    X, _ = auxiliary_images(site(world, data=None), 200, True, world.task.init())
+    assert X.shape == (200 * CLASSES, *SHAPE)
+    assert abs(float(X.mean())) < 0.03
+    assert abs(float(X.std()) - 1) < 0.03
+
+
+def test_the_auxiliary_data_never_leaves_its_owner(world: World) -> None:
+    """Nothing that is sent has the size of an image set, and nothing is sent but models."""
+    sent: list[dict] = []
+
+    class Spy(FedPTR):
+        def aggregate(self, server, replies, at):  # noqa: ANN
+            sent.extend(reply.state for reply in replies)
+            return super().aggregate(server, replies, at)
+
+    world.runs(Spy(H=1, R=2, ipc=2, dsa=False))
+    assert all(set(state) == {"w"} for state in sent)
+
+
+def test_naive_trains_on_local_and_auxiliary_data(world: World) -> None:
+    runs = world.runs(quick("naive"), rounds=5)
+    for entry in runs[-1].record["clients"]:
+        m = len(world.clients[entry["id"]]) + 2 * CLASSES
+        assert entry["steps"] == -(-m // LOCAL.batch)
+    for entry in runs[0].record["clients"]:
+        assert entry["steps"] == -(-len(world.clients[entry["id"]]) // LOCAL.batch)
+
+
+def test_record_has_the_papers_diagnostics(world: World) -> None:
+    runs = world.runs(quick("fedptr"), rounds=5)
+    entry = runs[-1].record["clients"][1]
+    assert {"match_before", "match_after", "beta", "cos_aux", "cos_local", "distances", "match_span"} <= set(entry)
+    assert len(entry["distances"]) == len(world.task.layers)
+    assert -1 <= runs[-1].record["cos_aux"] <= 1
+    assert runs[-1].record["seconds"]["matching"] > 0
+    assert "cos_aux" not in runs[0].record
+
+
+def test_cosines_are_the_papers(world: World) -> None:
+    """cos(w^t − w̃_i, w^t − w^{t+1}) and cos(w^t − w_i, w^t − w^{t+1}), recomputed by hand for one client."""
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    class Spy(FedPTR):
+        def reply(self, w, msg, client, steps, at):  # noqa: ANN
+            kept.append((w.clone(), msg.get("target", w).clone()))
+            return super().reply(w, msg, client, steps, at)
+
+    runs = world.runs(Spy(H=1, R=2, ipc=1, dsa=False), rounds=5)
+    x, new, entry = runs[3].w, runs[4].w, runs[4].record["clients"][-1]
+    w, target = kept[-1]
+    cos = torch.nn.functional.cosine_similarity
+    assert entry["cos_local"] == pytest.approx(float(cos(x - w, x - new, dim=0)), abs=1e-5)
+    assert entry["cos_aux"] == pytest.approx(float(cos(x - target, x - new, dim=0)), abs=1e-5)
+    assert entry["distances"][0] == pytest.approx(float((w - target)[:96].norm()), rel=1e-5)

@@ -1,0 +1,183 @@
+"""Trajectory matching: exact gradients (T8), fixed points (T7), guards (T9), and that it matches (T14)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import CLASSES, SHAPE, World
+from torch import Tensor, nn
+
+from fedptr.keys import Key
+from fedptr.matching import BETA_FLOOR, Auxiliary, Matching, Step, draw_steps, match, meta_gradient, project, student
+from fedptr.methods import FedAvg
+from fedptr.models import ConvNet
+from fedptr.task import Batch, Classification
+
+HOW = Matching(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=False)
+
+
+class Case:
+    """A start, an end and an auxiliary set in float64."""
+
+    def __init__(self, model: nn.Module | None = None, images: int = 2, seed: int = 0) -> None:
+        with Key(seed).fixed("case"):
+            smooth = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+            self.task = Classification((model or smooth).double(), SHAPE, CLASSES)
+            self.start = self.task.init()
+            self.end = self.start + 0.05 * torch.randn_like(self.start)
+            y = torch.arange(CLASSES).repeat_interleave(images)
+            X = torch.randn(len(y), *SHAPE, dtype=torch.float64)
+            beta = torch.tensor(0.3, dtype=torch.float64)
+            self.aux = Auxiliary(X, y, beta, torch.zeros_like(X), torch.zeros_like(beta))
+
+    def steps(self, how: Matching) -> list[Step]:
+        return draw_steps(how, len(self.aux.y), SHAPE, Key(0)("order"), Key(0)("noise"))
+
+    def loss(self, X: Tensor, beta: Tensor, steps: list[Step]) -> Tensor:
+        """The straightforward way: one graph over all student steps."""
+        w = self.start.clone().requires_grad_()
+        for step in steps:
+            (g,) = torch.autograd.grad(self.task.loss(w, step.batch(X, self.aux.y)), w, create_graph=True)
+            w = w - beta * g
+        L = (w - self.end).square().sum() / (self.start - self.end).square().sum()
+        return L if X.requires_grad else L.detach()
+
+
+VARIANTS = [HOW, replace(HOW, batch=4), replace(HOW, R=6, dsa=True), replace(HOW, R=6, batch=2, dsa=True)]
+
+
+@pytest.mark.parametrize("how", VARIANTS, ids=["whole", "minibatch", "dsa", "dsa-minibatch"])
+def test_t8_meta_gradient_equals_central_differences(how: Matching) -> None:
+    case = Case()
+    steps = case.steps(how)
+    L, gX, gbeta = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+    X, beta, h = case.aux.X, case.aux.beta, 1e-6
+    assert pytest.approx(float(case.loss(X, beta, steps)), rel=1e-12) == L
+    numeric = (case.loss(X, beta + h, steps) - case.loss(X, beta - h, steps)) / (2 * h)
+    assert float(gbeta) == pytest.approx(float(numeric), rel=1e-5)
+    for _ in range(6):  # along random directions in image space
+        v = torch.randn(X.shape, generator=torch.Generator().manual_seed(_), dtype=torch.float64)
+        numeric = (case.loss(X + h * v, beta, steps) - case.loss(X - h * v, beta, steps)) / (2 * h)
+        assert float((gX * v).sum()) == pytest.approx(float(numeric), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", VARIANTS, ids=["whole", "minibatch", "dsa", "dsa-minibatch"])
+def test_adjoint_equals_the_unrolled_graph(how: Matching) -> None:
+    """On the paper's ConvNet (instance norm, ReLU, pooling), every pixel, in float64."""
+    with Key(3).fixed("net"):
+        case = Case(ConvNet(SHAPE, CLASSES, width=3, depth=2))
+    steps = case.steps(how)
+    L, gX, gbeta = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+    X, beta = case.aux.X.clone().requires_grad_(), case.aux.beta.clone().requires_grad_()
+    expected = case.loss(X, beta, steps)
+    wantX, wantbeta = torch.autograd.grad(expected, (X, beta))
+    assert pytest.approx(float(expected.detach()), rel=1e-12) == L
+    torch.testing.assert_close(gX, wantX, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gbeta, wantbeta, rtol=1e-9, atol=1e-12)
+    assert float(gX.norm()) > 1e-6
+
+
+def test_t7_no_step_no_progress() -> None:
+    """L = 1 when β = 0: the student stays where it starts."""
+    case = Case()
+    aux = case.aux._replace(beta=torch.zeros((), dtype=torch.float64))
+    L, _, _ = meta_gradient(case.task, case.start, case.end, aux, case.steps(HOW))
+    assert pytest.approx(1.0, abs=1e-12) == L
+
+
+def test_t7_own_trajectory_is_matched_exactly() -> None:
+    """L = 0, with zero gradient, when w_end was made by the same D̃ and β."""
+    case = Case()
+    steps = case.steps(HOW)
+    end = student(case.task, case.start, case.aux, steps)[-1]
+    L, gX, gbeta = meta_gradient(case.task, case.start, end, case.aux, steps)
+    assert pytest.approx(0.0, abs=1e-12) == L
+    assert float(gX.norm()) == pytest.approx(0.0, abs=1e-12)
+    assert float(gbeta) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_t9_no_outer_steps_change_nothing() -> None:
+    case = Case()
+    aux, report = match(case.task, case.start, case.end, case.aux, Matching(0, 4, 1.0, 1e-3, 0.5, 0, False), Key(0))
+    assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
+    assert not report.skipped
+
+
+@pytest.mark.parametrize("broken", [0.0, math.nan, math.inf])
+def test_t9_nothing_to_match_is_skipped(broken: float) -> None:
+    case = Case()
+    end = case.start + broken
+    aux, report = match(case.task, case.start, end, case.aux, HOW, Key(0))
+    assert report.skipped
+    assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
+
+
+def test_guard_keeps_the_last_sound_set() -> None:
+    """A step that blows the images up is taken back: the student still arrives with what is kept."""
+    case = Case(nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
+    aux, report = match(case.task, case.start, case.end, case.aux, Matching(5, 4, 1e300, 0.0, 0.5, 0, False), Key(0))
+    assert report.stopped
+    assert bool(aux.X.isfinite().all())
+    assert math.isfinite(report.after)
+    assert bool(student(case.task, case.start, aux, case.steps(HOW))[-1].isfinite().all())
+
+
+def test_guard_keeps_beta_positive() -> None:
+    case = Case()
+    aux, report = match(case.task, case.start, case.end, case.aux, Matching(5, 4, 0.0, 1e3, 0.5, 0, False), Key(0))
+    assert report.clamped
+    assert float(aux.beta) >= BETA_FLOOR
+
+
+def test_outer_steps_are_sgd_with_momentum() -> None:
+    """Against torch.optim.SGD on images and β."""
+    case = Case()
+    aux, _ = match(case.task, case.start, case.end, case.aux, HOW, Key(0))
+    X, beta = case.aux.X.clone().requires_grad_(), case.aux.beta.clone().requires_grad_()
+    optimisers = torch.optim.SGD([X], HOW.lr_img, momentum=0.5), torch.optim.SGD([beta], HOW.lr_beta, momentum=0.5)
+    for _ in range(HOW.H):
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        case.loss(X, beta, case.steps(HOW)).backward()
+        for optimiser in optimisers:
+            optimiser.step()
+    torch.testing.assert_close(aux.X, X.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(aux.beta, beta.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_t14_matching_lowers_its_loss_on_a_real_trajectory() -> None:
+    world = World()
+    runs = world.runs(FedAvg(), rounds=4)
+    X = torch.randn(6, *SHAPE, generator=Key(0)("images"))
+    beta = torch.tensor(0.01)
+    aux = Auxiliary(X, torch.arange(CLASSES).repeat_interleave(2), beta, X * 0, beta * 0)
+    _, report = match(world.task, runs[1].w, runs[3].w, aux, Matching(40, 5, 300.0, 1e-5, 0.5, 0, False), Key(0))
+    assert report.after < 0.8 * report.before
+
+
+def test_minibatches_cover_the_set_before_repeating() -> None:
+    steps = draw_steps(Matching(1, 6, 1, 1, 0, 4, False), 10, SHAPE, Key(0)("a"), Key(0)("b"))
+    assert [len(step.rows) for step in steps] == [4, 4, 2, 4, 4, 2]
+    for epoch in (steps[:3], steps[3:]):
+        assert sorted(torch.cat([step.rows for step in epoch]).tolist()) == list(range(10))
+
+
+def test_projection_is_plain_gradient_descent() -> None:
+    case = Case()
+    w = case.start
+    for _ in range(5):
+        w = w - 0.1 * case.task.grad(w, Batch(case.aux.X, case.aux.y))[0]
+    ours = project(case.task, case.start, case.aux.X, case.aux.y, 5, 0.1, 0.0, False, Key(0))
+    torch.testing.assert_close(ours, w)
+    assert torch.equal(project(case.task, case.start, case.aux.X, case.aux.y, 0, 0.1, 0.0, False, Key(0)), case.start)
+
+
+def test_match_leaves_its_arguments_alone() -> None:
+    case = Case()
+    before = [t.clone() for t in (case.start, case.end, *case.aux)]
+    match(case.task, case.start, case.end, case.aux, HOW, Key(0))
+    assert all(torch.equal(a, b) for a, b in zip(before, (case.start, case.end, *case.aux), strict=True))
+    assert not case.start.requires_grad
