@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedptr import __version__
 from fedptr.errors import ClientError, UserError
+from fedptr.settings import unknown
 
 # option -> the setting it stands for
 OPTIONS = {
@@ -35,7 +36,15 @@ RUN_OPTIONS = {
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
-        self.exit(2, f"fedptr: {message}; see `{self.prog} --help`\n")
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Sub-commands are parsed with this too, and each knows the options that may have been meant."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and rest[0].startswith("-"):
+            name = rest[0].partition("=")[0]
+            raise unknown(name, name, self._option_string_actions, f"an option of `{self.prog}`")
+        return found, rest
 
 
 def parser() -> argparse.ArgumentParser:
@@ -93,26 +102,31 @@ def results(sub: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    warnings.showwarning = lambda message, *_: print(f"fedptr: note: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: say(f"note: {message}")
+    # OpenMP threads spin while they wait; on a busy machine that keeps the one they wait for from running, and small
+    # models train a hundred times slower. To be set before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         args = parser().parse_args(argv)
         code: int = args.handler(args)
         sys.stdout.flush()
         return code
-    except UserError as error:
-        print(f"fedptr: {error}", file=sys.stderr)
-        return 2
-    except ClientError as error:
-        if os.environ.get("FEDPTR_TRACEBACK"):
-            raise
-        print(f"fedptr: {error} (FEDPTR_TRACEBACK=1 shows where)", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("fedptr: stopped", file=sys.stderr)
+        say("stopped")
         return 130
     except BrokenPipeError:  # `fedptr methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (UserError, ClientError, OSError) as error:  # OSError: a full disk, a folder that may not be written
+        if os.environ.get("FEDPTR_TRACEBACK"):
+            raise
+        say(f"{error} (FEDPTR_TRACEBACK=1 shows where)" if isinstance(error, ClientError) else str(error))
+        return 1 if isinstance(error, ClientError) else 2
+
+
+def say(text: str) -> None:
+    """One line on stderr, whatever the names and foreign messages in the text hold."""
+    print("fedptr:", *"".join(c if c.isprintable() else " " for c in text).split(), file=sys.stderr)
 
 
 def run_command(args: argparse.Namespace) -> int:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import os
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedptr import methods as registry
 from fedptr import plan as planning
+from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
 from fedptr.experiment import load_data, prepare
 from fedptr.methods.fedavg import FedAvg
@@ -31,8 +34,9 @@ def tables_from(args: argparse.Namespace) -> Tables:
     tables = planning.assign(tables, [*options, *assignments(args.assignments)])
     for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):
         table = tables.get(section)
-        if isinstance(table, dict) and isinstance(table.get(key), str) and os.path.exists(table[key]):
-            table[key] = os.path.abspath(table[key])  # so that the written plan runs from anywhere
+        value = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):
+            table[key] = os.path.abspath(value)  # so that the written plan runs from anywhere
     return tables
 
 
@@ -62,7 +66,7 @@ def compare(args: argparse.Namespace) -> int:
     from fedptr import compare as comparing
     from fedptr.report import table
 
-    names = [name.strip() for name in args.methods.split(",")] if args.methods else list(registry.PAPER)
+    names = list(registry.PAPER) if args.methods is None else [name.strip() for name in args.methods.split(",")]
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     if len(set(names)) < len(names):
@@ -86,14 +90,17 @@ def partition(args: argparse.Namespace) -> int:
     from fedptr.data.split_plot import plot
     from fedptr.data.split_table import table
 
+    path = Path(args.out) if args.out else None
+    if path and path.suffix != ".json":
+        raise UserError(f"--out {path} must end in .json; the plots go beside it as .png and .svg")
+    for taken in [path.with_suffix(suffix) for suffix in (".json", ".png", ".svg")] if path else []:
+        if taken.exists() and not args.force:
+            raise UserError(f"{taken} exists; choose another --out, or add --force to replace it")
     plan = planning.check(tables_from(args))
     dataset = load_data(plan.data)
     split = draw(dataset.train_y, len(dataset.classes), plan.split)
     Console().print(table(split, dataset.train_y, dataset.classes))
-    if args.out:
-        path = Path(args.out)
-        if path.exists() and not args.force:
-            raise UserError(f"{path} exists; choose another --out, or add --force to replace it")
+    if path:
         split.save(path)
         counts = split.counts(dataset.train_y, len(dataset.classes))
         png, _ = plot(counts, dataset.classes, f"{dataset.name}, {split.origin}", path.with_suffix(""))
@@ -102,26 +109,33 @@ def partition(args: argparse.Namespace) -> int:
 
 
 def methods(args: argparse.Namespace) -> int:
-    console = Console()
-    if args.name:
+    console = Console(highlight=False, markup=False, emoji=False)
+    if args.name is not None:
         show_method(console, registry.get(args.name))
         return 0
-    table = Table("method", "idea", "down", "up", "client keeps", "server keeps", "paper", padding=(0, 1))
+    grid = Table.grid(padding=(0, 2))
     for name, method in registry.all_methods().items():
-        table.add_row(name, method.idea, *method.cost.values(), method.cite)
-    table.caption = "Sent per client and round, kept between rounds: in model sizes. More: `fedptr methods NAME`"
-    console.print(table)
+        grid.add_row(Text(name, style="bold"), method.idea)
+        grid.add_row("", Text(f"{cost(method)}\n{method.cite}\n", style="dim"))
+    console.print(grid)
+    console.print("Down, up: sent per client and round. Keeps: between rounds. Both in model sizes.")
+    console.print("`fedptr methods NAME` explains a method and its settings.")
     return 0
 
 
 def show_method(console: Console, method: type[FedAvg]) -> None:
-    """A method's own words, its hyper-parameters with their defaults, its cost and what to cite."""
+    """A method's own words, its cost, what to cite, and its hyper-parameters with their defaults."""
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
-    console.print(Text(inspect.getdoc(inspect.getmodule(method)) or "") + "\n")
+    console.print(inspect.getdoc(inspect.getmodule(method)), "", sep="\n")
+    console.print(f"{cost(method)} (in model sizes)\ncite: {method.cite}\n")
     hints = typing.get_type_hints(method)
-    table = Table("setting", "default", "takes", "meaning")
+    table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
     for f in fields(method):
-        table.add_row(f"method.{f.name}", str(f.default), describe(hints[f.name]), Text(f.metadata["doc"]))
+        takes = f"\ntakes {describe(hints[f.name], f.metadata['bounds'])}"
+        table.add_row(f.name, json.dumps(f.default), Text(f.metadata["doc"]).append(takes, style="dim"))
     console.print(table)
-    console.print(", ".join(f"{name} {value}" for name, value in method.cost.items()) + " (model sizes)")
-    console.print(f"cite: {method.cite}", highlight=False)
+    console.print(f"Set them in [method] of a plan, or with --set method.{fields(method)[-1].name}=… and so on.")
+
+
+def cost(method: type[FedAvg]) -> str:
+    return " · ".join(f"{name} {value}" for name, value in method.cost.items())

@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from fedptr import methods
-from fedptr.errors import UserError
 from fedptr.experiment import prepare
-from fedptr.plan import Plan, Tables, check, for_method
+from fedptr.plan import Plan, Tables, check, check_sections, for_method
 from fedptr.report import curves, table
 from fedptr.report.progress import progress
 from fedptr.runner import execute, jsonable
+from fedptr.settings import unknown
 
 
 def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
     """All plans of a comparison, checked before anything runs: method -> one plan a seed."""
+    check_sections(tables)
+    known = {"name", *(f.name for name in names for f in fields(methods.get(name)))}
     for key in tables.get("method", {}):
-        if key != "name" and not any(key in {f.name for f in fields(methods.get(name))} for name in names):
-            raise UserError(f"method.{key} is not a setting of any of {', '.join(names)}; see `fedptr methods`")
-    first = check(tables).run.seed
+        if key not in known:
+            raise unknown(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
+    first = check(for_method(tables, names[0])).run.seed
     return {
         name: [
             check({**for_method(tables, name), "run": {**tables.get("run", {}), "seed": first + k}})
@@ -41,7 +43,7 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[dict[
             plan = seeds[k]
             folder = out / name / f"seed{plan.run.seed}"
             folder.mkdir(parents=True)
-            with progress(name, plan.run.rounds) as show:
+            with progress(f"{name}, seed {plan.run.seed}", plan.run.rounds) as show:
                 summary, rounds = execute(plan, prepare(plan), folder, show)
             summaries[name].append(summary)
             records[name].append(rounds)
@@ -55,6 +57,6 @@ def describe(plan: Plan) -> str:
     """The conditions of a comparison in one line."""
     split = plan.split
     how = f"{split.kind}({split.alpha:g})" if "dirichlet" in split.kind else split.kind
-    data = plan.data.name + (f" (subset of {plan.data.subset})" if plan.data.subset else "")
+    data = Path(plan.data.name).stem + (f" (subset of {plan.data.subset})" if plan.data.subset else "")
     who = f"{split.clients} clients, {plan.run.participation:.0%} participation"
     return f"{data}, {how}, {who}, {plan.run.rounds} rounds"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedptr import samples
 from fedptr.data.dataset import Dataset, subset
@@ -32,7 +32,10 @@ class Experiment:
 
 def load_data(plan: DataPlan) -> Dataset:
     """The dataset a plan names, or its subset."""
-    dataset = load(plan.name, plan.dir)
+    try:
+        dataset = load(plan.name, plan.dir)
+    except UserError as error:
+        raise UserError(f"data: {error}") from None
     n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
     return subset(dataset, plan.subset, n_test, plan.seed)
 
@@ -54,16 +57,17 @@ def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
     classes = len(dataset.classes)
     with Key(plan.run.seed).fixed("init"):
         model = build(plan.model, (channels, height, width), classes)
-    task = Classification(model, (channels, height, width), classes, device)
     try:
+        task = Classification(model, (channels, height, width), classes, device)
         with Key(plan.run.seed).fixed("trial"), torch.no_grad():
             model.eval()
             out = model(torch.zeros(2, channels, height, width, device=device))
     except Exception as error:
-        shape = f"{channels}×{height}×{width}"
-        raise UserError(f"model {plan.model.name} cannot take images of {shape}: {error}") from error
-    if tuple(out.shape) != (2, classes):
-        raise UserError(f"model {plan.model.name} must give {classes} numbers an image, not {tuple(out.shape[1:])}")
+        size = f"{channels}×{height}×{width}"
+        raise UserError(f"model {plan.model.name} cannot take {size} images: {error}") from error
+    if not isinstance(out, Tensor) or tuple(out.shape) != (2, classes):
+        got = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise UserError(f"model {plan.model.name} must turn 2 images into a tensor of shape (2, {classes}), not {got}")
     return task
 
 
@@ -71,10 +75,11 @@ def choose_device(name: str) -> str:
     """`auto` is a CUDA GPU where there is one, else the CPU."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    with contextlib.suppress(RuntimeError, AssertionError):
-        torch.zeros(1, device=name)
-        return name
-    raise UserError(f"machine.device {name!r} is not available here; use auto or cpu")
+    try:
+        torch.zeros(1, device=name).tolist()  # `meta` can make numbers but not give them back
+    except Exception:  # every kind of device fails in its own way
+        raise UserError(f"machine.device {name!r} is not available here; use auto or cpu") from None
+    return name
 
 
 def label_counts(experiment: Experiment) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -127,10 +127,16 @@ def build(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         "resnet18": lambda: ResNet18(shape, classes, **width),
     }
     if ":" in plan.name:
-        return own(plan.name, shape, classes)
+        known[plan.name] = lambda: own(plan.name, shape, classes)
     if plan.name not in known:
-        raise unknown(plan.name, plan.name, [*known, "module:factory"], "a model")
-    return known[plan.name]()
+        raise UserError(f"model.name: {unknown(plan.name, plan.name, [*known, 'module:factory'], 'a model')}")
+    try:
+        return known[plan.name]()
+    except UserError:
+        raise
+    except Exception as error:  # a factory's own mistake, or a width that does not fit into memory
+        size = "×".join(map(str, shape))
+        raise UserError(f"model {plan.name} cannot be made for {size} images, {classes} classes: {error}") from error
 
 
 def own(name: str, shape: Shape, classes: int) -> nn.Module:
@@ -138,15 +144,13 @@ def own(name: str, shape: Shape, classes: int) -> nn.Module:
     module_name, _, factory_name = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"model.name {name!r} cannot be imported ({error}); give it as module:factory") from error
-    finally:
-        sys.path.pop(0)
-    try:
+        try:
+            factory = getattr(importlib.import_module(module_name), factory_name)
+        except Exception as error:  # whatever is wrong in that file
+            raise UserError(f"model.name {name!r} cannot be imported ({error}); give it as module:factory") from error
         model = factory(shape, classes)
-    except Exception as error:
-        raise UserError(f"model {name} failed when called with {shape} and {classes} classes: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
     if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
         raise UserError(f"model {name} must return a torch.nn.Module with parameters, not {type(model).__name__}")
     return model

@@ -7,7 +7,6 @@ at any participation; FedAvg and FedProx with several local steps must not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +32,7 @@ class Quadratic(Differentiable):
         )
 
     def init(self) -> Tensor:
-        return torch.zeros(self.A.shape[1], dtype=self.A.dtype)
+        return torch.ones(self.A.shape[1], dtype=self.A.dtype)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         d = w - batch.x
@@ -94,14 +93,3 @@ def error(method: FedAvg, at: Problem, participation: float, rounds: int, local:
     how = Rounds(rounds=rounds, participation=participation, seed=seed)
     run = last(federate(method, at.task, at.clients, rounds=how, local=local))
     return float((run.w - best).norm() / best.norm())
-
-
-def table(methods: Mapping[str, FedAvg], seeds: int = 3, rounds: int = 2000) -> dict[str, dict[float, float]]:
-    """For every method the largest error over random problems, at 100 % and at 30 % participation."""
-    return {
-        label: {
-            participation: max(error(method, problem(seed), participation, rounds) for seed in range(seeds))
-            for participation in (1.0, 0.3)
-        }
-        for label, method in methods.items()
-    }

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -28,7 +29,7 @@ from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models import ModelPlan
-from fedptr.settings import build, setting, unknown
+from fedptr.settings import build, setting, shown, unknown
 
 Tables = dict[str, Any]
 
@@ -71,20 +72,23 @@ SECTIONS = {f.name: f for f in fields(Plan)}
 def read(path: str | Path) -> Tables:
     """The tables of a TOML file, not yet checked."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"plan {path} cannot be read ({reason}); check the path") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+    except OSError as error:
+        raise UserError(f"plan {path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError:
+        raise UserError(f"plan {path} is not UTF-8 text; a plan is a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # not TOMLDecodeError alone: a number may have too many digits
         raise UserError(f"plan {path} is not valid TOML: {error}") from None
 
 
 def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
     """The tables with `section.key = value` laid over them; a value is TOML, or else plain text."""
-    result = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
+    result = copy.deepcopy(tables)
     for place, text in assignments:
-        section, dot, key = place.rpartition(".")
-        if not dot or not key:
+        section, _, key = place.rpartition(".")
+        if not section or not key:
             raise UserError(f"--set {place}={text} names no section; write it as section.key=value, e.g. run.rounds=20")
         table = result
         for part in section.split("."):
@@ -99,18 +103,14 @@ def literal(text: str) -> Any:
     """`3` is a number, `true` a truth value, `fedptr` text: quotes may be left out."""
     try:
         return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
 
 
 def check(tables: Mapping[str, Any]) -> Plan:
     """A plan from TOML tables; whatever is wrong is said in one sentence that names its place."""
+    check_sections(tables)
     parts: dict[str, Any] = {}
-    for name, table in tables.items():
-        if name != "methods" and name not in SECTIONS:
-            raise unknown(name, name, [*SECTIONS, "methods"], "a section of a plan")
-        if not isinstance(table, Mapping):
-            raise UserError(f"{name} must be a section like [{name}], not {table!r}")
     for name in SECTIONS:
         if name != "method":
             cls: Any = SECTIONS[name].default_factory
@@ -118,21 +118,33 @@ def check(tables: Mapping[str, Any]) -> Plan:
     return Plan(**parts, method=_method(tables))
 
 
+def check_sections(tables: Mapping[str, Any]) -> None:
+    """Whether all tables are sections of a plan, whatever is in them."""
+    for name, table in tables.items():
+        if name != "methods" and name not in SECTIONS:
+            raise unknown(name, name, [*SECTIONS, "methods"], "a section of a plan")
+        if not isinstance(table, Mapping):
+            raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
+    for name, table in tables.get("methods", {}).items():
+        if name not in methods.all_methods():
+            raise unknown(f"methods.{name}", name, methods.all_methods(), "a method")
+        if not isinstance(table, Mapping):
+            raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
+        build(methods.get(name), table, f"methods.{name}")
+
+
 def _method(tables: Mapping[str, Any]) -> FedAvg:
     chosen = dict(tables.get("method", {}))
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):
-        raise UserError(f"method.name must be text, not {name!r}")
-    common = tables.get("methods", {})
-    for other, settings in common.items():
-        if not isinstance(settings, Mapping):
-            raise UserError(f"methods.{other} must be a section like [methods.fedptr], not {settings!r}")
-        build(methods.get(other), settings, f"methods.{other}")
-    return build(methods.get(name), {**common.get(name, {}), **chosen}, "method")
+        raise UserError(f"method.name must be text, not {shown(name)}")
+    if name not in methods.all_methods():
+        raise UserError(f"method.name: {unknown(name, name, methods.all_methods(), 'a method')}")
+    return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 
 def for_method(tables: Tables, name: str) -> Tables:
-    """The tables with another method; shared `[method]` settings go to the methods that have them."""
+    """The tables with another method; shared `[method]` settings go to those that have them, before their own."""
     known = {f.name for f in fields(methods.get(name))}
     shared = {key: value for key, value in tables.get("method", {}).items() if key in known}
-    return {**tables, "method": {"name": name, **shared}}
+    return {**tables, "method": {"name": name, **shared, **tables.get("methods", {}).get(name, {})}}

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
-from safetensors.torch import save_file
 
 import fedptr
 from fedptr.errors import UserError
@@ -32,6 +32,8 @@ from fedptr.federation import Run, federate
 from fedptr.plan import Plan
 
 Record = dict[str, Any]
+RUN_FILES = ("plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors")
+OURS = {*RUN_FILES, "compare.json", "table.md", "curves.png", "curves.svg"}
 LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
 
 
@@ -103,23 +105,30 @@ def weights_sha256(run: Run) -> str:
 def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
     task = experiment.task
     tensors = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
-    save_file({name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+    # Not save_file, whose files only their owner may read.
+    path.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
 
 
 def claim(out: Path, force: bool) -> Path:
     """An empty folder for the results. One that holds something is replaced only when asked, and only if ours."""
     try:
         if out.is_dir() and any(out.iterdir()):
-            ours = (out / "plan.toml").exists() or (out / "compare.json").exists()
             if not force:
                 raise UserError(f"{out} already holds something; choose another --out, or add --force to replace it")
-            if not ours:
-                raise UserError(f"{out} was not made by fedptr, so --force does not replace it; choose another --out")
+            if foreign := not_ours(out):
+                raise UserError(f"{foreign} was not made by fedptr, so --force does not replace {out}")
             shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{out} cannot be used for results ({error.strerror}); choose another --out") from None
+        raise UserError(f"{out} cannot be used for results ({error.strerror or error}); choose another --out") from None
     return out
+
+
+def not_ours(folder: Path) -> Path | None:
+    """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
+    inside = list(folder.rglob("*"))
+    foreign = (path for path in inside if path.is_symlink() or not (path.is_dir() or path.name in OURS))
+    return next(foreign, None if any(path.name == "rounds.jsonl" for path in inside) else folder)
 
 
 def fresh_name(stem: str) -> Path:

@@ -52,7 +52,7 @@ def unknown(what: str, name: str, known: Iterable[str], kind: str) -> UserError:
     close = nearest(name, known)
     prefix = what[: len(what) - len(name)]
     hint = f"did you mean {prefix}{close}?" if close else f"choose from: {', '.join(known)}"
-    return UserError(f"{what} is not {kind}; {hint}")
+    return UserError(f"{what or 'an empty name'} is not {kind}; {hint}")
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -73,13 +73,22 @@ def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
         if fitted is not None:
             break
     else:
-        raise UserError(f"{place} must be {describe(hint)}, not {value!r}")
+        raise UserError(f"{place} must be {describe(hint)}, not {shown(value)}")
     if isinstance(fitted, (int, float)) and not isinstance(fitted, bool):
-        for op, bound in spec.metadata.get("bounds", {}).items():
-            words, holds = BOUNDS[op]
-            if not holds(fitted, bound):
-                raise UserError(f"{place} must be {words} {bound:g}, not {value!r}")
+        widest = {"lt": 2**63} if isinstance(fitted, int) else {}  # as in TOML, and as torch takes them
+        for op, bound in (widest | spec.metadata.get("bounds", {})).items():
+            if not BOUNDS[op][1](fitted, bound):
+                raise UserError(f"{place} must be {in_words(op, bound)}, not {shown(value)}")
     return fitted
+
+
+def shown(value: Any) -> str:
+    """A wrong value as part of a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print a whole number of thousands of digits
+        return "a number that long"
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -108,8 +117,12 @@ def _finite(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def describe(hint: Any) -> str:
-    """A type in words: `a number or one of: auto`."""
+def in_words(op: str, bound: float) -> str:
+    return f"{BOUNDS[op][0]} {bound if isinstance(bound, int) else f'{bound:g}'}"
+
+
+def describe(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
+    """A type and its range in words: `a number more than 0 or "auto"`."""
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     parts = []
     for kind in alternatives(hint):
@@ -117,5 +130,6 @@ def describe(hint: Any) -> str:
             options = typing.get_args(kind)
             parts.append(f"one of: {', '.join(options)}" if len(options) > 1 else f'"{options[0]}"')
         else:
-            parts.append(names.get(kind, str(kind)))
+            ranged = bounds if bounds and kind in (int, float) else {}
+            parts.append(" ".join([names[kind], " and ".join(in_words(*item) for item in ranged.items())]).strip())
     return " or ".join(parts)

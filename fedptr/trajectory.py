@@ -32,7 +32,9 @@ class Trajectory:
     m: int = setting(2, "span of the matched trajectory, in received models", ge=1)
     H: int = setting(20, "outer steps of matching", ge=0)
     R: int = setting(10, "inner (student) steps of matching", ge=1)
-    ipc: int = setting(10, "auxiliary images per class", ge=1)
+    ipc: int | Literal["auto"] = setting(
+        "auto", 'auxiliary images per class; "auto" = 10, from 20 classes on 2, from 200 on 1', ge=1
+    )
     init: Literal["real", "noise"] = setting("real", "start from own samples where a class has any, or from noise")
     beta: float = setting(0.01, "initial student step size β", gt=0)
     lr_img: float = setting(1000.0, "step size on the auxiliary images", ge=0)
@@ -47,7 +49,8 @@ class Trajectory:
 
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
-        X, y = auxiliary_images(site, self.ipc, self.init == "real", x)
+        ipc = usual_ipc(site.task.classes) if self.ipc == "auto" else self.ipc
+        X, y = auxiliary_images(site, ipc, self.init == "real", x)
         return {
             "X": X,
             "y": y,
@@ -87,6 +90,11 @@ class Trajectory:
         log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
         log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}
         return {**memory, **aux._asdict(), "matched": torch.tensor(site.round)}, logged(**log)
+
+
+def usual_ipc(classes: int) -> int:
+    """The paper's 10 for Fashion-MNIST and CIFAR-10 and 2 for CIFAR-100; 1 for TinyImageNet makes that set as large."""
+    return 10 if classes < 20 else 2 if classes < 200 else 1
 
 
 def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Tensor, Tensor]:

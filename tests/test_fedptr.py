@@ -14,7 +14,7 @@ from fedptr.methods import FedAvg, FedProx, get
 from fedptr.projected import group_sizes
 from fedptr.samples import Samples
 from fedptr.site import Site
-from fedptr.trajectory import auxiliary_images
+from fedptr.trajectory import auxiliary_images, usual_ipc
 
 BOTH = ["fedptr", "fedptr-s"]
 FedPTR = get("fedptr")
@@ -272,3 +272,12 @@ def test_cosines_are_the_papers(world: World) -> None:
     assert entry["cos_local"] == pytest.approx(float(cos(x - w, x - new, dim=0)), abs=1e-5)
     assert entry["cos_aux"] == pytest.approx(float(cos(x - target, x - new, dim=0)), abs=1e-5)
     assert entry["distances"][0] == pytest.approx(float((w - target)[:96].norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 10), (100, 2), (200, 1)])
+def test_usual_number_of_auxiliary_images(classes: int, expected: int) -> None:
+    assert usual_ipc(classes) == expected
+
+
+def test_auxiliary_images_per_class_by_default(world: World) -> None:
+    assert FedPTR().memory(world.task.init(), site(world))["X"].shape == (10 * CLASSES, *SHAPE)

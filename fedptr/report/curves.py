@@ -9,36 +9,68 @@ from typing import Any
 import numpy as np
 
 Records = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # method -> seeds -> rounds
-COLOURS = ("#7f7f7f", "#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#d62728", "#ff7f0e", "#17becf", "#bcbd22", "#e377c2")
+
+# Colour and dashes: a method looks the same in every comparison. The colours are Okabe and Ito's, which colour-blind
+# people tell apart; dashes do it in print. FedPTR and FedPTR-S are thicker, and below, so
+# that a curve that runs along with them is seen too.
+STYLES = {
+    "fedavg": ("#333333", (0, (5, 2))),
+    "fedprox": ("#56b4e9", "-"),
+    "scaffold": ("#009e73", "-"),
+    "feddyn": ("#e69f00", "-"),
+    "feddc": ("#cc79a7", "-"),
+    "fedptr": ("#d55e00", "-"),
+    "fedptr-s": ("#0072b2", (0, (6, 1.5))),
+    "naive": ("#999999", (0, (1, 1))),
+}
+OTHERS = (("#882255", (0, (3, 1, 1, 1))), ("#117733", (0, (3, 1, 1, 1))), ("#332288", (0, (3, 1, 1, 1))))
+FEW = 20  # so few evaluations are marked each
 
 
 def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     """Mean over the seeds, with a band of ± one standard deviation."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_round, by_second = figure.subplots(1, 2, sharey=True)
-    for (name, seeds), colour in zip(records.items(), COLOURS * len(records), strict=False):
-        evaluated = [[r for r in rounds if "test_accuracy" in r] for rounds in seeds]
-        accuracy = 100 * np.array([[r["test_accuracy"] for r in rounds] for rounds in evaluated])
-        rounds = np.array([r["round"] for r in evaluated[0]])
-        seconds = np.mean([np.cumsum([r["seconds"]["total"] for r in rs])[rounds - 1] for rs in seeds], axis=0)
+    lines = []
+    for number, (name, seeds) in enumerate(records.items()):
+        colour, dashes = STYLES.get(name) or OTHERS[number % len(OTHERS)]
+        rounds, seconds, accuracy = measured(seeds)
         mean, spread = accuracy.mean(0), accuracy.std(0, ddof=min(1, len(seeds) - 1))
-        width = 2.2 if name.startswith("fedptr") else 1.4
+        ours = name.startswith("fedptr")
+        look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if ours else 1.4, "zorder": 3 if ours else 4}
+        look |= {"marker": "o", "markersize": 5 if ours else 3.5} if len(rounds) <= FEW else {}
         for axes, x in ((by_round, rounds), (by_second, seconds)):
-            axes.plot(x, mean, label=name, color=colour, linewidth=width)
+            (line,) = axes.plot(x, mean, label=name, **look)
             if len(seeds) > 1:
                 axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
-    by_round.set(xlabel="communication round", ylabel="test accuracy (%)")
-    by_second.set(xlabel="seconds of computation, all clients one after another")
+        lines.append((mean[-1], line))
+    repeated = f", mean ± std of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    by_round.set(xlabel="communication round", ylabel=f"test accuracy (%){repeated}")
+    by_round.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    by_second.set(xlabel="seconds of computation, all clients one after another", xscale="log")
+    by_second.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    by_second.xaxis.set_minor_locator(NullLocator())
+    by_second.xaxis.set_major_formatter("{x:g}")
     for axes in (by_round, by_second):
-        axes.grid(alpha=0.25)
+        axes.grid(color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0.01)
-    by_second.set_xscale("log")
-    by_round.legend(frameon=False, fontsize=9, loc="lower right")
-    figure.suptitle(title, parse_math=False)
+    # In the order in which the curves end, so that eye and legend go the same way.
+    in_order = [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
+    figure.legend(handles=in_order, loc="outside right center", frameon=False, handlelength=2.6)
+    figure.suptitle(title, fontsize=11, parse_math=False)
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
     figure.savefig(png, dpi=150)
     figure.savefig(svg, metadata={"Date": None})
     return png, svg
+
+
+def measured(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
+    """The evaluated rounds, the mean seconds until then, and the accuracies (%) by seed."""
+    rounds = np.array([r["round"] for r in seeds[0] if "test_accuracy" in r])
+    accuracy = 100 * np.array([[r["test_accuracy"] for r in records if "test_accuracy" in r] for records in seeds])
+    seconds = np.cumsum([[r["seconds"]["total"] for r in records] for records in seeds], axis=1)
+    return rounds, seconds.mean(0)[rounds - 1], accuracy

@@ -15,15 +15,17 @@ LINES = 10  # about so many lines a run where there is no terminal
 def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yields the function to call with every round's record."""
     began = time.perf_counter()
-    last = {"accuracy": 0.0}
+    accuracy = "     –"  # until the first evaluation
 
     def words(record: dict[str, Any]) -> str:
-        last["accuracy"] = record.get("test_accuracy", last["accuracy"])
+        nonlocal accuracy
+        if "test_accuracy" in record:
+            accuracy = f"{record['test_accuracy']:6.1%}"
         per_round = (time.perf_counter() - began) / record["round"]
-        return f"accuracy {last['accuracy']:6.1%}  {per_round:.2f} s/round"
+        return f"accuracy {accuracy}  {per_round:.2f} s/round"
 
     if not sys.stderr.isatty():
-        step = max(1, rounds // LINES)
+        step = -(-rounds // LINES)
 
         def line(record: dict[str, Any]) -> None:
             text = words(record)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]  # method -> one summary a seed
 
@@ -35,7 +36,9 @@ def headings(results: Summaries) -> list[str]:
 
 
 def terminal(results: Summaries, title: str) -> Table:
-    table = Table(title=title, caption="* highest mean; MB/round is up and down together, over all clients of a round")
+    table = Table(
+        title=Text(title), caption="* highest mean; MB/round is up and down together, over all clients of a round"
+    )
     for number, heading in enumerate(headings(results)):
         table.add_column(heading, justify="left" if number == 0 else "right")
     for row in rows(results):

@@ -1,0 +1,19 @@
+"""An own model and own images on the command line; run this in the folder with this file and own.npz:
+
+    fedptr run --model own_cli_model:make --dataset own.npz --clients 4 --alpha 0.3 --rounds 8 --set method.H=5
+
+own.npz comes from np.savez("own.npz", train_x=…, train_y=…, test_x=…, test_y=…): images [n, H, W], or with 1 or 3
+channels, in uint8 or float, and labels 0, 1, 2 … Means and deviations are taken from the training images.
+"""
+
+from torch import nn
+
+
+def make(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Called with (channels, height, width); its weights are drawn from the run's seed."""
+    channels, _, _ = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), nn.GroupNorm(8, 8), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+        nn.Linear(8 * 4 * 4, classes),
+    )  # fmt: skip

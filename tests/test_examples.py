@@ -1,0 +1,179 @@
+"""The examples run as documented, and the one-file FedPTR computes what the package does."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedptr.experiment import Experiment, prepare
+from fedptr.federation import Rounds, federate
+from fedptr.local import Local
+from fedptr.methods import make
+from fedptr.models import ConvNet
+from fedptr.plan import check
+from fedptr.samples import Samples
+from fedptr.task import Classification
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+MINIMAL = EXAMPLES / "fedptr_minimal.py"
+ROUNDS, CLIENTS, SEED = 7, 4, 3  # with m = 2, rounds 3 to 6 match, project and pull
+SMALL = {"H": 3, "R": 4, "ipc": 2, "lam": 0.05}
+
+
+def accuracies(*command: str | Path, cwd: Path) -> list[float]:
+    """The percentages a command prints, line by line."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(number) / 100 for number in re.findall(r"accuracy +([\d.]+)%", done.stdout)]
+
+
+def test_own_model_and_data(tmp_path: Path) -> None:
+    seen = accuracies(sys.executable, "-W", "error", EXAMPLES / "own_model_and_data.py", cwd=tmp_path)
+    assert seen[0] < 0.9 < seen[-1]  # chance is 0.4
+    assert len(seen) < 50, "the example should show an early stop"
+
+
+def test_own_cli_model(tmp_path: Path) -> None:
+    """The command as its file has it, on images with a bright quarter that is the class."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 4
+    x = rng.normal(size=(400, 8, 8)).astype(np.float32)
+    for image, k in zip(x, y, strict=True):
+        image[4 * (k // 2) :, 4 * (k % 2) :][:4, :4] += 2
+    np.savez(tmp_path / "own.npz", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
+    own = shutil.copy(EXAMPLES / "own_cli_model.py", tmp_path)
+    (command,) = re.findall(r"^ +(fedptr run .*)$", Path(own).read_text(encoding="utf-8"), re.MULTILINE)
+    _, *arguments = shlex.split(command)
+    (mean,) = accuracies(sys.executable, "-m", "fedptr.cli", *arguments, cwd=tmp_path)
+    assert mean > 0.5  # chance is 0.25
+    assert (tmp_path / "runs/fedptr-own-seed0/summary.json").exists()
+
+
+def test_minimal_is_short_and_stands_alone() -> None:
+    text = MINIMAL.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"numpy", "torch", "sklearn"}
+
+
+def test_minimal_learns(tmp_path: Path) -> None:
+    seen = accuracies(sys.executable, "-W", "error", MINIMAL, "6", cwd=tmp_path)
+    assert len(seen) == 6
+    assert seen[-1] > seen[2] > seen[0] > 0.1
+    assert seen[-1] > 0.55
+
+
+@functools.cache
+def minimal() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fedptr_minimal", MINIMAL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def experiment() -> Experiment:
+    """What the package makes of the plan the one file stands for."""
+    tables = {
+        "run": {"seed": SEED},
+        "split": {"clients": CLIENTS, "alpha": 0.1, "min_size": 250, "seed": 5},
+        "model": {"name": "mlp", "width": 64},
+    }
+    return prepare(check(tables))
+
+
+def data() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
+    """Clients and test set of the one file's own making."""
+    (x, y), test = minimal().digits()
+    rows = minimal().dirichlet(y, CLIENTS, alpha=0.1, min_size=250, seed=5)
+    return [(x[own], y[own]) for own in rows], test
+
+
+def test_minimal_has_the_same_data_split_and_model() -> None:
+    clients, test = data()
+    assert experiment().split.draws > 1  # so that redrawing is compared too
+    for (x, y), samples in zip([*clients, test], [*experiment().clients, experiment().test], strict=True):
+        expected_x, expected_y = samples.take(torch.arange(len(samples)))
+        assert torch.equal(y, expected_y)
+        assert torch.allclose(x, expected_x, rtol=0, atol=1e-6)
+    w = nn.utils.parameters_to_vector(minimal().mlp(SEED).parameters())
+    assert torch.equal(w, experiment().task.init())
+
+
+def double() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
+    """A fifth of every client, in float64, where only a mistake is larger than 1e-9."""
+    clients, (x, y) = data()
+    return [(x[::5].double(), y[::5]) for x, y in clients], (x.double(), y)
+
+
+def model(kind: str) -> nn.Module:
+    if kind == "mlp":
+        return minimal().mlp(SEED).double()
+    torch.random.default_generator.manual_seed(1)
+    return ConvNet((1, 8, 8), 10, width=3, depth=2).double()  # its biases before a norm stay below ε
+
+
+@functools.cache
+def package(kind: str) -> list[Tensor]:
+    """The package's global models, round by round."""
+    clients, test = double()
+    task = Classification(model(kind), (1, 8, 8), 10)
+    own = minimal().Settings()
+    shared = {name: getattr(own, name) for name in ("m", "beta", "lr_img", "lr_beta", "mtt_momentum", "K", "eta")}
+    local = Local(lr=own.lr, momentum=own.momentum, batch=own.batch)
+    runs = federate(
+        make("fedptr", dsa=False, **{**shared, **SMALL}),
+        task, [Samples(*client) for client in clients], Samples(*test), Rounds(rounds=ROUNDS, seed=SEED), local,
+    )  # fmt: skip
+    return [task.init(), *(run.w for run in runs)]
+
+
+def one_file(kind: str, **change: float) -> list[Tensor]:
+    settings = minimal().Settings(**{**SMALL, **change})
+    clients, test = double()
+    return minimal().fedptr(clients, test, copy.deepcopy(model(kind)), ROUNDS, SEED, settings)
+
+
+def gaps(a: list[Tensor], b: list[Tensor]) -> list[float]:
+    """By round, the largest difference of any weight."""
+    return [float((x - y).abs().max()) for x, y in zip(a, b, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "convnet"])
+def test_minimal_equals_the_package(kind: str) -> None:
+    ours = package(kind)
+    assert all(len(y) > 32 for _, y in double()[0])  # several batches each
+    assert min(gaps(ours[:-1], ours[1:])) > 1e-3  # every round trains
+    assert max(gaps(ours, one_file(kind))) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"lam": 0.06}, {"m": 1}, {"H": 2}, {"R": 3}, {"K": 4}, {"eta": 0.011}, {"lr_img": 900.0}, {"lr_beta": 2e-5}, {"lr": 0.051}],
+    ids=str,
+)  # fmt: skip
+def test_every_part_of_it_counts(change: dict[str, float]) -> None:
+    """The comparison above is not blind: a little of anything else and the two differ by far more."""
+    assert gaps(package("mlp"), one_file("mlp", **change))[-1] > 1e-7
