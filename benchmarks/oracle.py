@@ -1,6 +1,6 @@
 """The oracle table: our methods, and the update rules other libraries' code amounts to, on problems with known optimum.
 
-    python benchmarks/oracle.py            prints the table; docs/oracle.md and the README hold its output
+    python benchmarks/oracle.py            prints the table; the README holds its output
 
 Each rule below was read off the named project's source and written down as the smallest change to ours that gives it;
 the projects themselves are not run. What counts is the last two columns: the relative distance to the optimum, the
@@ -70,7 +70,8 @@ class UnsquaredNorm(FedDyn):
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
         d = w - msg["x"]
-        return self.alpha * (d / (2 * d.norm().clamp(min=1e-12)) + client["r_i"])
+        unit: Tensor = d / d.norm().clamp(min=1e-12)
+        return self.alpha * (unit / 2 + client["r_i"])
 
 
 @dataclass(frozen=True)

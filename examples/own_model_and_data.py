@@ -25,17 +25,16 @@ class Wine(nn.Module):
 torch.set_num_threads(1)  # the quickest for a model this small
 torch.manual_seed(0)  # for the order below and the model's first weights; federate has a seed of its own
 x, y = (torch.as_tensor(a) for a in load_wine(return_X_y=True))
-x = ((x - x.mean(0)) / x.std(0)).float()
-order = torch.randperm(len(y))
-train, test = order[:130], order[130:]
+train, test = torch.randperm(len(y)).split([130, 48])
+x = ((x - x[train].mean(0)) / x[train].std(0)).float()
 
-# A client is a Samples of its own tensors. Here one table is dealt out: with alpha = 0.1 most classes have one owner.
+# A client is a Samples. Here one table is dealt out; alpha = 0.1 leaves a client hardly more than one class.
 split = partition(y[train], CLASSES, SplitPlan(clients=5, alpha=0.1, min_size=5))
-clients = [Samples(x[train], y[train], rows=torch.tensor(rows)) for rows in split.clients]
+clients = Samples(x[train], y[train]).split(split.clients)
 
 task = Classification(Wine(), shape=(FEATURES,), classes=CLASSES)
-method = methods.make("fedptr", H=5, dsa=False)  # five matching steps are quick; augmentation is for images, not tables
-for run in federate(method, task, clients, Samples(x[test], y[test]), Rounds(rounds=50), Local(lr=0.1, batch=16)):
+method = methods.FedPTR(H=5, dsa=False)  # five matching steps are quick; augmentation is for images, not tables
+for run in federate(method, task, clients, Samples(x[test], y[test]), Rounds(rounds=30), Local(lr=0.1, batch=16)):
     print(f"round {run.round:2}  accuracy {run.record['test_accuracy']:.1%}")
-    if run.record["test_accuracy"] > 0.95:  # good enough; run.w is the model as one vector, and start=run would go on
+    if run.record["test_accuracy"] > 0.9:  # good enough; run.w is the model as one vector, and start=run would go on
         break

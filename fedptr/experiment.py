@@ -48,7 +48,7 @@ def prepare(plan: Plan) -> Experiment:
     dataset = load_data(plan.data)
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
     train, test = samples.of(dataset, device)
-    return Experiment(dataset, split, make_task(plan, dataset, device), samples.clients(train, split.clients), test)
+    return Experiment(dataset, split, make_task(plan, dataset, device), train.split(split.clients), test)
 
 
 def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:

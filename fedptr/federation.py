@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from fedptr.local import Local, local_sgd
 from fedptr.methods.fedavg import FedAvg
 from fedptr.record import Clock, describe, split_log
 from fedptr.samples import Samples
-from fedptr.settings import setting
+from fedptr.settings import setting, verify
 from fedptr.site import Reply, Site
 from fedptr.task import State, Task
 
@@ -69,6 +70,8 @@ def federate(
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`."""
     rounds, local = rounds or Rounds(), local or Local()
+    for settings, name in ((method, "method"), (rounds, "run"), (local, "local")):
+        verify(settings, name)
     sizes = {i: len(data) for i, data in enumerate(clients) if len(data)}
     if not sizes:
         raise UserError("no client has any data; check the split")
@@ -98,7 +101,7 @@ def client_site(site: Site, seed: int, i: int, data: Samples, total: int) -> Sit
 def next_round(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], test: Samples | None) -> Run:
     """One round: broadcast, the cohort's visits in client order, aggregation, evaluation."""
     clock = Clock()
-    with site.key.fixed("model"):
+    with named(method, site.round, "server"), site.key.fixed("model"):
         msg, server = method.broadcast(run.server, site)
     msg, log = split_log(msg)
     if "buffers" in run.server:
@@ -106,7 +109,9 @@ def next_round(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], 
     clock.lap("broadcast")
     states, visits = dict(run.clients), {}
     for i, at in sites.items():
-        visits[i] = named_visit(method, msg, states.get(i), at, i)
+        with named(method, at.round, f"client {i}"):
+            visits[i] = visit(method, msg, states.get(i), at, i)
+        check_finite(method, at.round, i, visits[i].reply)
         states[i] = visits[i].client
     clock.lap("visits")
     replies = [Reply(i, len(sites[i].samples), visits[i].reply) for i in sorted(visits)]
@@ -159,17 +164,24 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
     return Visit(reply, client, log, seconds)
 
 
-def named_visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) -> Visit:
-    """A visit whose failure says which method, round and client it was."""
-    where = f"{method.name}, round {site.round + 1}, client {i}"
+@contextlib.contextmanager
+def named(method: FedAvg, t: int, who: str) -> Iterator[None]:
+    """A failure inside says which method, round and client (or the server) it was."""
     try:
-        result = visit(method, msg, client, site, i)
+        yield
+    except UserError:  # a setting that does not fit is no client's fault
+        raise
     except Exception as error:
-        raise ClientError(f"{where}: {type(error).__name__}: {error}") from error
-    for name, value in result.reply.items():
+        raise ClientError(f"{method.name}, round {t + 1}, {who}: {type(error).__name__}: {error}") from error
+
+
+def check_finite(method: FedAvg, t: int, i: int, reply: State) -> None:
+    for name, value in reply.items():
         if not bool(torch.isfinite(value).all()):
-            raise ClientError(f"{where}: its {name!r} is not finite; a smaller local.lr or a local.clip may help")
-    return result
+            raise ClientError(
+                f"{method.name}, round {t + 1}, client {i}: its {name!r} is not finite; "
+                "a smaller local.lr or a local.clip may help"
+            )
 
 
 def aggregate(method: FedAvg, server: State, replies: Sequence[Reply], site: Site) -> State:

@@ -63,6 +63,10 @@ class Samples:
         assert self.rows is None
         return replace(self, rows=rows)
 
+    def split(self, clients: Sequence[np.ndarray]) -> list[Samples]:
+        """Every client's part, from the row numbers of a `fedptr.data.split.Split`."""
+        return [self.part(torch.tensor(rows)) for rows in clients]
+
     def joined(self, x: Tensor, y: Tensor) -> Samples:
         """This set followed by samples that are already normalised."""
         assert self.extra is None
@@ -79,8 +83,3 @@ def of(dataset: Dataset, device: str = "cpu") -> tuple[Samples, Samples]:
         return Samples(torch.from_numpy(x), torch.from_numpy(y), mean=mean, std=std, device=device)
 
     return samples(dataset.train_x, dataset.train_y), samples(dataset.test_x, dataset.test_y)
-
-
-def clients(train: Samples, split: Sequence[np.ndarray]) -> list[Samples]:
-    """Every client's part of the training set."""
-    return [train.part(torch.tensor(rows)) for rows in split]

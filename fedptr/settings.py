@@ -67,6 +67,11 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     return cls(**checked)
 
 
+def verify(settings: Any, where: str) -> None:
+    """The same checks for settings that were made in Python."""
+    build(type(settings), {f.name: getattr(settings, f.name) for f in fields(settings)}, where)
+
+
 def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
     for kind in alternatives(hint):
         fitted = _fit(value, kind)

@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedptr.errors import UserError
 from fedptr.matching import Auxiliary, Matching, match
 from fedptr.settings import setting
 from fedptr.site import Site
@@ -49,6 +50,8 @@ class Trajectory:
 
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
+        if self.dsa and len(site.task.shape) != 3:
+            raise UserError(f"method.dsa augments images, not inputs of shape {site.task.shape}; set method.dsa = false")
         ipc = usual_ipc(site.task.classes) if self.ipc == "auto" else self.ipc
         X, y = auxiliary_images(site, ipc, self.init == "real", x)
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import importlib.util
 import os
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from fedptr.experiment import Experiment, prepare
 from fedptr.federation import Rounds, federate
+from fedptr.keys import Key
 from fedptr.local import Local
 from fedptr.methods import make
 from fedptr.models import ConvNet
@@ -47,8 +47,8 @@ def accuracies(*command: str | Path, cwd: Path) -> list[float]:
 
 def test_own_model_and_data(tmp_path: Path) -> None:
     seen = accuracies(sys.executable, "-W", "error", EXAMPLES / "own_model_and_data.py", cwd=tmp_path)
-    assert seen[0] < 0.9 < seen[-1]  # chance is 0.4
-    assert len(seen) < 50, "the example should show an early stop"
+    assert seen[0] < 0.85 < seen[-1]  # chance is 0.4
+    assert len(seen) < 30, "the example should show an early stop"
 
 
 def test_own_cli_model(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_minimal_is_short_and_stands_alone() -> None:
 
 
 def test_minimal_learns(tmp_path: Path) -> None:
-    seen = accuracies(sys.executable, "-W", "error", MINIMAL, "6", cwd=tmp_path)
-    assert len(seen) == 6
+    seen = accuracies(sys.executable, "-W", "error", MINIMAL, "5", cwd=tmp_path)
+    assert len(seen) == 5
     assert seen[-1] > seen[2] > seen[0] > 0.1
     assert seen[-1] > 0.55
 
@@ -123,16 +123,17 @@ def test_minimal_has_the_same_data_split_and_model() -> None:
 
 
 def double() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
-    """A fifth of every client, in float64, where only a mistake is larger than 1e-9."""
+    """A fifth of every client, in float64, where only a mistake is larger than 1e-12."""
     clients, (x, y) = data()
     return [(x[::5].double(), y[::5]) for x, y in clients], (x.double(), y)
 
 
 def model(kind: str) -> nn.Module:
-    if kind == "mlp":
-        return minimal().mlp(SEED).double()
-    torch.random.default_generator.manual_seed(1)
-    return ConvNet((1, 8, 8), 10, width=3, depth=2).double()  # its biases before a norm stay below ε
+    if kind == "convnet":
+        with Key(SEED).fixed("init"):
+            return ConvNet((1, 8, 8), 10, width=3, depth=2).double()  # its biases before a norm stay below ε
+    mlp: nn.Module = minimal().mlp(SEED)
+    return mlp.double()
 
 
 @functools.cache
@@ -153,7 +154,8 @@ def package(kind: str) -> list[Tensor]:
 def one_file(kind: str, **change: float) -> list[Tensor]:
     settings = minimal().Settings(**{**SMALL, **change})
     clients, test = double()
-    return minimal().fedptr(clients, test, copy.deepcopy(model(kind)), ROUNDS, SEED, settings)
+    w: list[Tensor] = minimal().fedptr(clients, test, model(kind), ROUNDS, SEED, settings)
+    return w
 
 
 def gaps(a: list[Tensor], b: list[Tensor]) -> list[float]:
@@ -166,14 +168,13 @@ def test_minimal_equals_the_package(kind: str) -> None:
     ours = package(kind)
     assert all(len(y) > 32 for _, y in double()[0])  # several batches each
     assert min(gaps(ours[:-1], ours[1:])) > 1e-3  # every round trains
-    assert max(gaps(ours, one_file(kind))) < 1e-9
+    assert max(gaps(ours, one_file(kind))) < 1e-12
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"lam": 0.06}, {"m": 1}, {"H": 2}, {"R": 3}, {"K": 4}, {"eta": 0.011}, {"lr_img": 900.0}, {"lr_beta": 2e-5}, {"lr": 0.051}],
-    ids=str,
-)  # fmt: skip
-def test_every_part_of_it_counts(change: dict[str, float]) -> None:
+    ("name", "value"),
+    [("lam", 0.06), ("m", 1), ("H", 2), ("R", 3), ("K", 4), ("eta", 0.011), ("lr_img", 900.0), ("lr_beta", 2e-5)],
+)
+def test_every_part_of_it_counts(name: str, value: float) -> None:
     """The comparison above is not blind: a little of anything else and the two differ by far more."""
-    assert gaps(package("mlp"), one_file("mlp", **change))[-1] > 1e-7
+    assert gaps(package("mlp"), one_file("mlp", **{name: value}))[-1] > 1e-5

@@ -9,11 +9,14 @@ import torch
 from conftest import CLASSES, LOCAL, SHAPE, World, quick, same
 from torch import nn
 
+from fedptr.errors import UserError
+from fedptr.federation import federate
 from fedptr.keys import Key
 from fedptr.methods import FedAvg, FedProx, get
 from fedptr.projected import group_sizes
 from fedptr.samples import Samples
 from fedptr.site import Site
+from fedptr.task import Classification
 from fedptr.trajectory import auxiliary_images, usual_ipc
 
 BOTH = ["fedptr", "fedptr-s"]
@@ -281,3 +284,15 @@ def test_usual_number_of_auxiliary_images(classes: int, expected: int) -> None:
 
 def test_auxiliary_images_per_class_by_default(world: World) -> None:
     assert FedPTR().memory(world.task.init(), site(world))["X"].shape == (10 * CLASSES, *SHAPE)
+
+
+def test_augmentation_needs_images() -> None:
+    task = Classification(nn.Linear(13, CLASSES), (13,), CLASSES)
+    with pytest.raises(UserError, match="method.dsa = false"):
+        list(federate(FedPTR(), task, [Samples(torch.randn(5, 13), torch.tensor([0, 1, 2, 0, 1]))]))
+
+
+@pytest.mark.parametrize("wrong", [{"lam": -1.0}, {"m": 0}, {"granularity": "layer"}, {"K": 1.5}])
+def test_settings_made_in_python_are_checked_too(wrong: dict, world: World) -> None:
+    with pytest.raises(UserError, match=f"method.{next(iter(wrong))}"):
+        world.runs(FedPTR(**wrong))

@@ -120,6 +120,15 @@ def test_a_failure_names_method_round_and_client(name: str, how: str) -> None:
     assert ("sensor unplugged" in words) == (how == "raise")
 
 
+def test_a_failure_on_the_server_says_so(world: World) -> None:
+    class Broken(all_methods()["fedptr-s"]):
+        def broadcast(self, server, site):  # noqa: ANN
+            raise ValueError("out of matches")
+
+    with pytest.raises(ClientError, match=r"fedptr-s, round 1, server: ValueError: out of matches"):
+        world.runs(Broken())
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_clients_without_data_are_never_drawn(name: str) -> None:
     world = World(sizes=(7, 0, 9, 0))

@@ -11,10 +11,19 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
+
+if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `methods.FedPTR(…)`
+    from fedptr.methods.feddc import FedDC as FedDC
+    from fedptr.methods.feddyn import FedDyn as FedDyn
+    from fedptr.methods.fedprox import FedProx as FedProx
+    from fedptr.methods.fedptr import FedPTR as FedPTR
+    from fedptr.methods.fedptr_s import FedPTRS as FedPTRS
+    from fedptr.methods.naive import Naive as Naive
+    from fedptr.methods.scaffold import Scaffold as Scaffold
 
 # The paper's order, for tables; others follow by name.
 PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
@@ -44,7 +53,7 @@ def make(name: str, **settings: Any) -> FedAvg:
     return build(get(name), settings, "method")
 
 
-def __getattr__(name: str) -> type[FedAvg]:
+def __getattr__(name: str) -> Any:
     """`methods.FedPTR` without an import per method."""
     for method in all_methods().values():
         if method.__name__ == name:

@@ -41,12 +41,13 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], Non
 
     columns = (
         TextColumn("{task.description:<12}"),
-        BarColumn(),
+        BarColumn(None),  # what the others leave of the line
+        TextColumn("round"),
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}"),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), expand=True) as bar:
         task = bar.add_task(label, total=rounds, words="")
         yield lambda record: bar.update(task, advance=1, words=words(record))
