@@ -129,7 +129,9 @@ def table() -> str:
     lines = ["| rule | what is different | 100 % | 30 % |", "|---|---|---:|---:|"]
     rows: dict[str, tuple[str, Any]] = {name: ("ours", method) for name, method in OURS.items()} | PEERS
     for name, (words, method) in rows.items():
-        lines.append(f"| {name} | {words} | " + " | ".join(cell(worst(method, part, n)) for part, n in ROUNDS.items()) + " |")
+        lines.append(
+            f"| {name} | {words} | " + " | ".join(cell(worst(method, part, n)) for part, n in ROUNDS.items()) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -158,9 +158,10 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
     if "buffers" in msg:
         reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
     (_, prepared), (reply, log) = split_log(msg), split_log(reply)
-    log |= prepared | {"steps": torch.tensor(trained.steps), "train_loss": torch.tensor(trained.loss, dtype=torch.float64)}
-    if trained.gamma is not None:
-        log["gamma"] = torch.tensor(trained.gamma, dtype=torch.float64)
+    log |= prepared
+    for name, value in (("steps", trained.steps), ("train_loss", trained.loss), ("gamma", trained.gamma)):
+        if value is not None:
+            log[name] = torch.tensor(value, dtype=torch.int64 if name == "steps" else torch.float64)
     return Visit(reply, client, log, seconds)
 
 

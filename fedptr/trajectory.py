@@ -51,7 +51,7 @@ class Trajectory:
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
         if self.dsa and len(site.task.shape) != 3:
-            raise UserError(f"method.dsa augments images, not inputs of shape {site.task.shape}; set method.dsa = false")
+            raise UserError(f"method.dsa augments images, not shapes {site.task.shape}; set method.dsa = false")
         ipc = usual_ipc(site.task.classes) if self.ipc == "auto" else self.ipc
         X, y = auxiliary_images(site, ipc, self.init == "real", x)
         return {

@@ -34,7 +34,9 @@ def quick(name: str, **settings: object) -> FedAvg:
 class World:
     """Four clients, each short of a class, and a task."""
 
-    def __init__(self, model: object = None, dtype: torch.dtype = torch.float32, sizes: tuple[int, ...] = SIZES) -> None:
+    def __init__(
+        self, model: object = None, dtype: torch.dtype = torch.float32, sizes: tuple[int, ...] = SIZES
+    ) -> None:
         with Key(1).fixed("world"):
             self.task = Classification(model or MLP(SHAPE, CLASSES, width=6).to(dtype), SHAPE, CLASSES)
             centres = torch.randn(CLASSES, *SHAPE)
@@ -45,7 +47,9 @@ class World:
             y = torch.arange(30) % CLASSES
             self.test = Samples((centres[y] + torch.randn(30, *SHAPE)).to(dtype), y)
 
-    def runs(self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, start: Run | None = None, **how: object) -> list[Run]:
+    def runs(
+        self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, start: Run | None = None, **how: object
+    ) -> list[Run]:
         plan = replace(Rounds(rounds=rounds), **how)
         return list(federate(method, self.task, self.clients, self.test, plan, local, start))
 

@@ -30,7 +30,9 @@ def local_models(run: Run, method: FedAvg, world: World, server_before: torch.Te
 # FedAvg -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("local", [LOCAL, replace(LOCAL, epochs=2, momentum=0.0, weight_decay=0.01, clip=0.5, decay=0.9)])
+@pytest.mark.parametrize(
+    "local", [LOCAL, replace(LOCAL, epochs=2, momentum=0.0, weight_decay=0.01, clip=0.5, decay=0.9)]
+)
 def test_one_client_is_central_sgd(local: Local) -> None:
     """Against torch.optim.SGD, re-created each round, on the same batches; bit for bit."""
     world = World(sizes=(11,))
@@ -89,10 +91,10 @@ def test_weights_are_normalised_over_the_cohort(weighting: str, world: World) ->
     """If every client returned the same model, the mean would be that model: nothing shrinks at low participation."""
 
     class Same(FedAvg):
-        def start(self, msg, client):  # noqa: ANN
+        def start(self, msg, client):
             return torch.ones_like(msg["x"])
 
-        def gradient(self, w, batch, msg, client, site):  # noqa: ANN
+        def gradient(self, w, batch, msg, client, site):
             return torch.zeros_like(w), torch.tensor(0.0)
 
     for run in world.runs(Same(weighting=weighting), participation=0.5):
@@ -174,7 +176,9 @@ def test_scaffold_option_two_is_the_mean_gradient_of_the_steps(world: World) -> 
 def test_scaffold_option_one_is_the_full_gradient_at_x(world: World) -> None:
     first, second = world.runs(Scaffold(option="I"), rounds=2)
     for i, data in enumerate(world.clients):
-        torch.testing.assert_close(second.clients[i]["c_i"], full_gradient(world.task, first.w, data), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            second.clients[i]["c_i"], full_gradient(world.task, first.w, data), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_counted_steps() -> None:
@@ -205,8 +209,9 @@ def test_server_dual_is_the_mean_of_all_clients(name: str, part: float, world: W
 def test_first_local_models_are_fedprox(method: FedAvg, world: World) -> None:
     x = world.task.init()
     (run,) = world.runs(method, rounds=1)
+
     class Keep(FedProx):
-        def reply(self, w, msg, client, steps, site):  # noqa: ANN
+        def reply(self, w, msg, client, steps, site):
             return {"w": w}, {"r_i": w - msg["x"]}
 
     (prox,) = world.runs(Keep(mu=0.3), rounds=1)
@@ -279,8 +284,14 @@ def test_the_whole_gradient_is_clipped(world: World) -> None:
     run = last(federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), local))
     assert 0 < float((run.w - x).norm()) <= 3e-3
     for steps in (1, 2):
-        a = last(federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps)))
-        b = last(federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps + 1)))
+        a = last(
+            federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps))
+        )
+        b = last(
+            federate(
+                FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps + 1)
+            )
+        )
         assert float((a.w - b.w).norm()) == pytest.approx(1e-3, rel=1e-2)
 
 

@@ -122,7 +122,7 @@ def test_a_failure_names_method_round_and_client(name: str, how: str) -> None:
 
 def test_a_failure_on_the_server_says_so(world: World) -> None:
     class Broken(all_methods()["fedptr-s"]):
-        def broadcast(self, server, site):  # noqa: ANN
+        def broadcast(self, server, site):
             raise ValueError("out of matches")
 
     with pytest.raises(ClientError, match=r"fedptr-s, round 1, server: ValueError: out of matches"):
@@ -149,14 +149,14 @@ def test_bytes_are_what_the_method_says(name: str, world: World) -> None:
 
 
 def test_every_method_sees_the_same_cohorts_and_batches(world: World) -> None:
-    cohorts = {
-        name: [run.record["cohort"] for run in world.runs(quick(name), participation=0.5)] for name in ALL
-    }
+    cohorts = {name: [run.record["cohort"] for run in world.runs(quick(name), participation=0.5)] for name in ALL}
     assert all(c == cohorts["fedavg"] for c in cohorts.values())
     assert len({tuple(c) for c in cohorts["fedavg"]}) > 1
 
 
-@pytest.mark.parametrize(("part", "n", "size"), [(0.5, 10, 5), (0.3, 10, 3), (0.25, 40, 10), (0.29, 100, 29), (0.01, 10, 1)])
+@pytest.mark.parametrize(
+    ("part", "n", "size"), [(0.5, 10, 5), (0.3, 10, 3), (0.25, 40, 10), (0.29, 100, 29), (0.01, 10, 1)]
+)
 def test_cohort_size(part: float, n: int, size: int) -> None:
     cohort = draw_cohort(range(n), Rounds(participation=part), Key(0).at("round", 3))
     assert len(set(cohort)) == size

@@ -63,8 +63,10 @@ def test_matching_lowers_its_loss_and_the_auxiliary_cosine_exceeds_the_local_one
 
 @REAL
 def test_the_paper_configuration_runs_on_the_server(name: str) -> None:
-    """FedPTR-S with DSA and its other defaults, but for size: the pull stays finite and every layer's distance is kept."""
-    plan, at = planned(name, run={"rounds": 5, "eval_every": 5}, method={"name": "fedptr-s", "H": 3, "R": 4, "ipc": 1}, **SKEWED)
+    """FedPTR-S with DSA and its other defaults, but for size: all stays finite, every layer's distance is kept."""
+    plan, at = planned(
+        name, run={"rounds": 5, "eval_every": 5}, method={"name": "fedptr-s", "H": 3, "R": 4, "ipc": 1}, **SKEWED
+    )
     run = last(runs(plan, at))
     assert bool(torch.isfinite(run.w).all())
     assert run.record["server"]["match_stopped"] == 0
