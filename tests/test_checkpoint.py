@@ -1,0 +1,126 @@
+"""Checkpoints: what is kept, what a damaged one does, and what a client that stayed away costs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import World, quick
+
+from fedptr import sealed
+from fedptr.checkpoint import Store
+from fedptr.sealed import DamagedError
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def saved(world: World, tmp_path: Path):
+    runs = world.runs(quick("scaffold"), rounds=6, participation=0.5)
+    store = Store(tmp_path)
+    for run in runs:
+        store.save(run, {"plan": "p"})
+    return tmp_path, runs
+
+
+def test_only_the_cohort_is_written(world: World, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for run in world.runs(quick("scaffold"), rounds=5, participation=0.5):
+        store.save(run, {})
+        written = {
+            name for name in files(tmp_path) if name.startswith("client") and name.endswith(f"-{run.round}.safetensors")
+        }
+        assert written == {f"client-{i}-{run.round}.safetensors" for i in run.record["cohort"]}
+
+
+def test_the_last_two_are_kept_and_nothing_else(saved) -> None:
+    folder, runs = saved
+    store = Store(folder)
+    assert store.rounds() == [6, 5]
+    needed = {f"client-{i}-{max(r.round for r in runs[:stop] if i in r.record['cohort'])}.safetensors"
+              for stop in (5, 6) for i in runs[stop - 1].clients}  # fmt: skip
+    assert files(folder) == needed | {"server-5.safetensors", "server-6.safetensors"}
+    for stop in (5, 6):
+        run, header = store.load(stop)
+        assert torch.equal(run.w, runs[stop - 1].w)
+        assert all(torch.equal(run.clients[i]["c_i"], runs[stop - 1].clients[i]["c_i"]) for i in runs[stop - 1].clients)
+        assert header["plan"] == "p"
+
+
+def test_pruning_goes_on_after_a_resume(saved, world: World) -> None:
+    folder, runs = saved
+    store = Store(folder)
+    run, _ = store.load(6)
+    store.adopt(run)
+    for later in world.runs(quick("scaffold"), rounds=9, participation=0.5, start=run):
+        store.save(later, {})
+    assert store.rounds() == [9, 8]
+    store.load(8), store.load(9)
+    assert len(files(folder)) <= 2 + 2 * 4
+
+
+def test_a_missing_client_file_is_noticed(saved) -> None:
+    """A client without a file would silently start anew."""
+    folder, _ = saved
+    next(folder.glob("client-*-6.safetensors")).unlink()
+    with pytest.raises(DamagedError, match="cannot be read"):
+        Store(folder).load(6)
+
+
+def test_a_client_file_under_another_name_is_noticed(saved) -> None:
+    folder, runs = saved
+    a, b = (folder / f"client-{i}-6.safetensors" for i in runs[-1].record["cohort"])
+    b.write_bytes(a.read_bytes())
+    with pytest.raises(DamagedError, match="is of client"):
+        Store(folder).load(6)
+
+
+def test_another_format_is_refused(saved) -> None:
+    folder, _ = saved
+    tensors, header = sealed.read(folder / "server-6.safetensors")
+    sealed.write(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
+    with pytest.raises(DamagedError, match="format '99'"):
+        Store(folder).load(6)
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return content[: rng.randrange(len(content))]
+    if kind == 1:
+        return b""
+    if kind == 2:
+        return content + bytes(rng.randrange(1, 9))
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 5, 50))):
+        place = (
+            rng.randrange(len(data)) if kind == 3 else rng.randrange(min(400, len(data)))
+        )  # the header is where it hurts
+        data[place] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def test_a_thousand_mutations_are_all_noticed(saved) -> None:
+    """Never another exception, and never a state that differs from what was saved."""
+    folder, runs = saved
+    rng = random.Random(0)
+    whole = {path: path.read_bytes() for path in folder.iterdir()}
+    noticed = 0
+    for _ in range(1000):
+        path = rng.choice(sorted(whole))
+        changed = mutate(whole[path], rng)
+        path.write_bytes(changed)
+        for stop in (5, 6):
+            try:
+                run, _ = Store(folder).load(stop)
+            except DamagedError:
+                noticed += 1
+                continue
+            assert torch.equal(run.w, runs[stop - 1].w)
+            assert all(torch.equal(run.clients[i]["c_i"], s["c_i"]) for i, s in runs[stop - 1].clients.items())
+        path.write_bytes(whole[path])
+    assert noticed > 900  # the rest hit a file that one of the two does not need, or undid itself
