@@ -3,9 +3,9 @@
     server-R.safetensors     the server's state after round R, and which file holds each client's; the commit point
     client-I-R.safetensors   client I's state after round R, written only when I took part
 
-A client that did not take part costs a checkpoint sixteen bytes. The last two checkpoints are kept; files only they do
-not need are removed after the newer one is safe. Randomness is derived from (seed, round, client) and optimisers are new
-in every round, so nothing else has to be kept.
+A client that did not take part costs a checkpoint sixteen bytes. The last two checkpoints are kept; what neither needs
+is removed after the newer one is safe. Randomness is derived from (seed, round, client) and optimisers are new in every
+round, so nothing else has to be kept.
 """
 
 from __future__ import annotations

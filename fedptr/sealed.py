@@ -1,8 +1,8 @@
 """Files that are written whole or not at all, and that know whether they are still what was written.
 
 A sealed file is safetensors: tensors, and a JSON header whose `sha256` covers the tensors and the rest of the header.
-Nothing is unpickled. A write goes to a file beside the target, is flushed to the disk, and is renamed; a reader sees the
-old file or the new one, after a power cut too.
+Nothing is unpickled. A write goes to a file beside the target, is flushed to the disk, and is renamed; a reader sees
+the old file or the new one, after a power cut too.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_six_families_picked_uniformly() -> None:
 
 
 def test_color_constants() -> None:
-    """Brightness adds U(−½, ½), saturation is U(0, 2) about the channel mean, contrast U(½, 3/2) about the image mean."""
+    """Brightness adds U(−½, ½); saturation is U(0, 2) about the channel mean, contrast U(½, 3/2) about the image's."""
     x = torch.zeros(N, 3, 2, 2)
     x[:, 0] = 3.0  # channel mean 1 everywhere, so image mean 1: contrast leaves the channel mean alone
     out = augment.color(N, (2, 2), gen())(x)

@@ -52,7 +52,7 @@ def test_the_last_two_are_kept_and_nothing_else(saved) -> None:
 
 
 def test_pruning_goes_on_after_a_resume(saved, world: World) -> None:
-    folder, runs = saved
+    folder, _runs = saved
     store = Store(folder)
     run, _ = store.load(6)
     store.adopt(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -163,7 +164,7 @@ def test_scaffold_with_one_client_is_fedavg() -> None:
 
 
 def test_scaffold_option_two_is_the_mean_gradient_of_the_steps(world: World) -> None:
-    """With frozen parameters (tiny lr) the mean step is the full gradient: with and without momentum, any step count."""
+    """With frozen parameters (tiny lr) the mean step is the full gradient, with and without momentum."""
     for momentum in (0.0, 0.5, 0.9):
         world64 = World(dtype=torch.float64)
         tiny = Local(lr=1e-9, batch=100, epochs=7)
@@ -298,6 +299,6 @@ def test_the_whole_gradient_is_clipped(world: World) -> None:
 def test_learning_rate_decays_by_round(world: World) -> None:
     local = Local(lr=1e-3, decay=0.5, batch=100, momentum=0.0)
     ws = [world.task.init(), *world.weights(FedAvg(), rounds=3, local=local)]
-    steps = [float((b - a).norm()) for a, b in zip(ws, ws[1:], strict=False)]
+    steps = [float((b - a).norm()) for a, b in itertools.pairwise(ws)]
     assert steps[1] / steps[0] == pytest.approx(0.5, rel=0.02)
     assert steps[2] / steps[0] == pytest.approx(0.25, rel=0.02)
