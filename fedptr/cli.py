@@ -27,6 +27,9 @@ RUN_OPTIONS = {
     "--participation": ("run.participation", "F", "part of the clients selected in a round"),
     "--rounds": ("run.rounds", "T", "communication rounds"),
     "--seed": ("run.seed", "S", "seed of weights, cohorts and batch order"),
+    "--lr": ("local.lr", "LR", "local learning rate"),
+    "--batch": ("local.batch", "B", "local batch size"),
+    "--epochs": ("local.epochs", "E", "local epochs"),
     "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18 or module:factory"),
     "--width": ("model.width", "W", "channels or hidden units"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
@@ -151,7 +154,3 @@ def methods_command(args: argparse.Namespace) -> int:
     from fedptr.commands import methods
 
     return methods(args)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

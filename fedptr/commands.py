@@ -18,9 +18,10 @@ from rich.text import Text
 
 from fedptr import methods as registry
 from fedptr import plan as planning
+from fedptr.data.progress import notice
 from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
-from fedptr.experiment import load_data, prepare
+from fedptr.experiment import Experiment, load_data, prepare
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan, Tables
 from fedptr.runner import claim, execute, fresh_name
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = planning.check(tables_from(args))
     experiment = prepare(plan)
+    hint(plan, experiment)
     out = claim(Path(args.out) if args.out else fresh_name(stem(plan, plan.method.name)), args.force)
     with progress(plan.method.name, plan.run.rounds) as show:
         summary, _ = execute(plan, experiment, out, show)
@@ -73,12 +75,22 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError("--methods names a method twice; name each once")
     plans = comparing.plans(tables_from(args), names, args.seeds)
     first = plans[names[0]][0]
-    prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
+    hint(first, prepare(first))  # whatever is wrong with data, split or model is said before the folder is claimed
     out = claim(Path(args.out) if args.out else fresh_name(stem(first, "compare")), args.force)
     summaries = comparing.compare(plans, out)
     Console().print(table.terminal(summaries, comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     return 0
+
+
+def hint(plan: Plan, experiment: Experiment) -> None:
+    """The paper's batch size suits tens of thousands of images; with fewer, a round may be one small step."""
+    largest = max(experiment.split.sizes)
+    if plan.local.batch >= largest:
+        notice(
+            f"note: local.batch is {plan.local.batch} and the largest client has {largest} samples, so an epoch is a "
+            "single step; try --batch 32"
+        )
 
 
 def stem(plan: Plan, what: str) -> str:

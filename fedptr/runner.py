@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import platform
-import resource
 import shutil
 import sys
 import time
@@ -162,5 +161,7 @@ def peak_memory() -> int:
         status = Path("/proc/self/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
     except (OSError, StopIteration):
+        import resource  # not on Windows, which has no /proc either
+
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

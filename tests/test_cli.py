@@ -34,7 +34,7 @@ def refused(capsys: Capture, *argv: str, code: int = 2) -> str:
 
 def fedptr(*argv: str, **how: object) -> subprocess.Popen[str]:
     """The real thing, as a process of its own."""
-    command = [sys.executable, "-m", "fedptr.cli", *argv]
+    command = [sys.executable, "-m", "fedptr", *argv]
     return subprocess.Popen(command, text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how})  # type: ignore[call-overload, no-any-return]
 
 

@@ -62,7 +62,7 @@ def test_own_cli_model(tmp_path: Path) -> None:
     own = shutil.copy(EXAMPLES / "own_cli_model.py", tmp_path)
     (command,) = re.findall(r"^ +(fedptr run .*)$", Path(own).read_text(encoding="utf-8"), re.MULTILINE)
     _, *arguments = shlex.split(command)
-    (mean,) = accuracies(sys.executable, "-m", "fedptr.cli", *arguments, cwd=tmp_path)
+    (mean,) = accuracies(sys.executable, "-m", "fedptr", *arguments, cwd=tmp_path)
     assert mean > 0.5  # chance is 0.25
     assert (tmp_path / "runs/fedptr-own-seed0/summary.json").exists()
 

@@ -1,0 +1,8 @@
+"""`python -m fedptr`."""
+
+import sys
+
+from fedptr.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
