@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 
     plan = planning.check(tables_from(args))
     experiment = prepare(plan)
-    hint(plan, experiment)
     out = claim(Path(args.out) if args.out else fresh_name(stem(plan, plan.method.name)), args.force)
+    hint(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
         summary, _ = execute(plan, experiment, out, show)
     print(f"{plan.method.name}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
@@ -75,8 +75,9 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError("--methods names a method twice; name each once")
     plans = comparing.plans(tables_from(args), names, args.seeds)
     first = plans[names[0]][0]
-    hint(first, prepare(first))  # whatever is wrong with data, split or model is said before the folder is claimed
+    experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
     out = claim(Path(args.out) if args.out else fresh_name(stem(first, "compare")), args.force)
+    hint(first, experiment)
     summaries = comparing.compare(plans, out)
     Console().print(table.terminal(summaries, comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")

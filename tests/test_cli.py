@@ -232,7 +232,8 @@ def test_warnings_are_notes_of_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert cli.main(argv) == 0
     err = capsys.readouterr().err.splitlines()
     assert err[0].startswith("fedptr: note: the model has BatchNorm")
-    assert err[1].startswith("fedavg: round 1/1")
+    assert err[1].startswith("fedptr: note: local.batch is 500 and the largest client has")
+    assert err[2].startswith("fedavg: round 1/1")
 
 
 def test_a_failing_client_is_exit_code_1(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
