@@ -19,6 +19,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedptr.cli import parser
+from fedptr.commands import tables_from
 from fedptr.experiment import Experiment, prepare
 from fedptr.federation import Rounds, federate
 from fedptr.keys import Key
@@ -178,3 +180,25 @@ def test_minimal_equals_the_package(kind: str) -> None:
 def test_every_part_of_it_counts(name: str, value: float) -> None:
     """The comparison above is not blind: a little of anything else and the two differ by far more."""
     assert gaps(package("mlp"), one_file("mlp", **{name: value}))[-1] > 1e-5
+
+
+def readme() -> str:
+    return (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_example_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
+    (tmp_path / "example.py").write_text(f"import torch\ntorch.set_num_threads(1)\ntorch.manual_seed(0)\n{code}")
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) > 0.8
+
+
+def test_the_readme_commands_are_understood() -> None:
+    """Every `fedptr …` line of the README is parsed, and its plan checked, as the command line would."""
+    commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", readme(), re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        args = parser().parse_args(command.split())
+        if args.command in ("run", "compare", "partition"):
+            check(tables_from(args))
