@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data oracle clean
+.PHONY: demo test lint data soak oracle clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
@@ -20,6 +20,10 @@ lint: $(VENV)/.test
 # Tests that need real data are skipped, with the reason, where it cannot be had.
 data: $(VENV)/.core
 	@for name in fashion-mnist cifar10; do $(BIN)/fedptr data get $$name || true; done
+
+# Kills real runs at random instants, over all methods; docs/reliability.md has the figures.
+soak: $(VENV)/.test
+	$(BIN)/python tests/kills.py $(or $(KILLS),120)
 
 oracle: $(VENV)/.core
 	$(BIN)/python benchmarks/oracle.py

@@ -48,9 +48,9 @@ class Store:
         self.states, self.indices[run.round] = dict(run.clients), index
         self.prune()
 
-    def prune(self) -> None:
-        """Removes what only checkpoints before the last two needed."""
-        while len(self.indices) > KEPT:
+    def prune(self, keep: int = KEPT) -> None:
+        """Removes what only checkpoints before the last ones needed."""
+        while len(self.indices) > keep:
             oldest, following = sorted(self.indices)[:2]
             for i, written in self.indices[oldest].items():
                 if self.indices[following][i] != written:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from fedptr import __version__
 from fedptr.errors import ClientError, UserError
+from fedptr.lock import StoppedError
 from fedptr.settings import unknown
 
 # option -> the setting it stands for
@@ -66,6 +67,10 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (default 1)")
     results(compare)
 
+    resuming = commands.add_parser("resume", help="go on with a run or a comparison that was stopped")
+    resuming.add_argument("dir", metavar="DIR", help="its folder")
+    resuming.set_defaults(handler=resume_command)
+
     partition = add(commands, "partition", "show a split, and save it", OPTIONS, {})
     partition.add_argument("--out", metavar="FILE", help="save the split here, with a plot beside it")
     partition.add_argument("--force", action="store_true", help="replace an existing file")
@@ -114,8 +119,11 @@ def main(argv: list[str] | None = None) -> int:
         code: int = args.handler(args)
         sys.stdout.flush()
         return code
+    except StoppedError as error:
+        say(str(error))
+        return error.exit_code
     except KeyboardInterrupt:
-        say("stopped")
+        say("stopped at once; what was saved can be gone on with: `fedptr resume DIR`")
         return 130
     except BrokenPipeError:  # `fedptr methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -136,6 +144,12 @@ def run_command(args: argparse.Namespace) -> int:
     from fedptr.commands import run
 
     return run(args)
+
+
+def resume_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import resume
+
+    return resume(args)
 
 
 def compare_command(args: argparse.Namespace) -> int:

@@ -22,9 +22,11 @@ from fedptr.data.progress import notice
 from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
 from fedptr.experiment import Experiment, load_data, prepare
+from fedptr.folder import claim, fresh_name
+from fedptr.history import Record
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan, Tables
-from fedptr.runner import claim, execute, fresh_name
+from fedptr.runner import execute, load_plan
 from fedptr.settings import describe
 
 
@@ -58,28 +60,62 @@ def run(args: argparse.Namespace) -> int:
     hint(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
         summary, _ = execute(plan, experiment, out, show)
-    print(f"{plan.method.name}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
+    return tell(summary, out)
+
+
+def tell(summary: Record, out: Path) -> int:
+    """The result of a run, on stdout."""
+    print(f"{summary['method']}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
     print(f"best {summary['accuracy_best']:.2%}, {summary['seconds']:.1f} s")
     print(f"results: {out}")
     return 0
 
 
+def resume(args: argparse.Namespace) -> int:
+    from fedptr import compare as comparing
+    from fedptr import runner
+    from fedptr.report.progress import progress
+    from fedptr.sealed import DamagedError
+    from fedptr.summary import finished
+
+    out = Path(args.dir)
+    if (out / comparing.ORDER).exists():
+        return tell_comparison(comparing.read_order(out), out)
+    plan = load_plan(out)
+    try:
+        summary, _ = finished(out)
+        notice(f"{out} is finished; there is nothing to do")
+    except DamagedError:
+        with progress(plan.method.name, plan.run.rounds) as show:
+            summary, _ = runner.resume(plan, out, show)
+    return tell(summary, out)
+
+
 def compare(args: argparse.Namespace) -> int:
     from fedptr import compare as comparing
-    from fedptr.report import table
 
     names = list(registry.PAPER) if args.methods is None else [name.strip() for name in args.methods.split(",")]
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     if len(set(names)) < len(names):
         raise UserError("--methods names a method twice; name each once")
-    plans = comparing.plans(tables_from(args), names, args.seeds)
+    tables = tables_from(args)
+    plans = comparing.plans(tables, names, args.seeds)
     first = plans[names[0]][0]
     experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
     out = claim(Path(args.out) if args.out else fresh_name(stem(first, "compare")), args.force)
     hint(first, experiment)
+    comparing.write_order(tables, names, args.seeds, out)
+    return tell_comparison(plans, out)
+
+
+def tell_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
+    """Runs what is left of a comparison, and shows its table."""
+    from fedptr import compare as comparing
+    from fedptr.report import table
+
     summaries = comparing.compare(plans, out)
-    Console().print(table.terminal(summaries, comparing.describe(first)))
+    Console().print(table.terminal(summaries, comparing.describe(next(iter(plans.values()))[0])))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     return 0
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+
+import tomli_w
 
 from fedptr import methods
+from fedptr.errors import UserError
 from fedptr.experiment import prepare
-from fedptr.plan import Plan, Tables, check, check_sections, for_method
+from fedptr.history import Record, jsonable
+from fedptr.lock import locked
+from fedptr.plan import Plan, Tables, check, check_sections, for_method, read
 from fedptr.report import curves, table
 from fedptr.report.progress import progress
-from fedptr.runner import execute, jsonable
+from fedptr.runner import execute, resume
+from fedptr.sealed import DamagedError, write_text
 from fedptr.settings import unknown
+from fedptr.summary import finished
+
+ORDER = "compare.toml"
 
 
 def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
@@ -34,23 +43,48 @@ def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Pl
     }
 
 
-def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves."""
-    summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in all_plans}
-    records: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in all_plans}
-    for k in range(len(next(iter(all_plans.values())))):
-        for name, seeds in all_plans.items():
-            plan = seeds[k]
-            folder = out / name / f"seed{plan.run.seed}"
-            folder.mkdir(parents=True)
-            with progress(f"{name}, seed {plan.run.seed}", plan.run.rounds) as show:
-                summary, rounds = execute(plan, prepare(plan), folder, show)
-            summaries[name].append(summary)
-            records[name].append(rounds)
-    (out / "compare.json").write_text(json.dumps(jsonable(summaries), indent=2) + "\n", encoding="utf-8")
-    (out / "table.md").write_text(table.markdown(summaries), encoding="utf-8")
-    curves.plot(records, describe(next(iter(all_plans.values()))[0]), out / "curves")
+def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Record]]:
+    """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
+
+    Called again on the same folder, it goes on: what is finished is not run again.
+    """
+    results: dict[str, list[tuple[Record, list[Record]]]] = {name: [] for name in all_plans}
+    with locked(out):
+        for k in range(len(next(iter(all_plans.values())))):
+            for name, seeds in all_plans.items():
+                results[name].append(one(seeds[k], out / name / f"seed{seeds[k].run.seed}"))
+        summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
+        records = {name: [rounds for _, rounds in runs] for name, runs in results.items()}
+        write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
+        write_text(out / "table.md", table.markdown(summaries))
+        curves.plot(records, describe(next(iter(all_plans.values()))[0]), out / "curves")
     return summaries
+
+
+def one(plan: Plan, folder: Path) -> tuple[Record, list[Record]]:
+    """One run of a comparison: as it was left, gone on with, or from the start."""
+    with contextlib.suppress(DamagedError):
+        return finished(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
+        if (folder / "plan.toml").exists():
+            return resume(plan, folder, show)
+        return execute(plan, prepare(plan), folder, show)
+
+
+def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
+    """compare.toml: what was asked for, so that `fedptr resume` can go on with it."""
+    write_text(out / ORDER, tomli_w.dumps({**tables, "compare": {"methods": list(names), "seeds": seeds}}))
+
+
+def read_order(out: Path) -> dict[str, list[Plan]]:
+    tables = read(out / ORDER)
+    order = tables.pop("compare", None)
+    try:
+        names, seeds = [str(name) for name in order["methods"]], int(order["seeds"])
+    except (TypeError, KeyError, ValueError):
+        raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison anew") from None
+    return plans(tables, names, seeds)
 
 
 def describe(plan: Plan) -> str:

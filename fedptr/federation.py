@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedptr.errors import ClientError, UserError
+from fedptr.errors import ClientError, ReplyError, UserError
+from fedptr.faults import Faults
 from fedptr.keys import Key
 from fedptr.local import Local, local_sgd
 from fedptr.methods.fedavg import FedAvg
@@ -32,6 +33,8 @@ class Rounds:
     participation: float = setting(1.0, "part of the clients that is selected in a round", gt=0, le=1)
     sampling: Literal["fixed", "bernoulli"] = setting("fixed", "cohorts of one size, or a coin per client")
     seed: int = setting(0, "seed of initial weights, cohorts, batch order and auxiliary data", ge=0)
+    on_failure: Literal["stop", "drop"] = setting("stop", "when a client fails: stop the run, or go on without it")
+    checkpoint_every: int = setting(1, "rounds between checkpoints of a run folder; 0 = none", ge=0)
     eval_every: int = setting(1, "evaluate on the test set after every so many rounds, and after the last", ge=1)
 
 
@@ -66,11 +69,12 @@ def federate(
     test: Samples | None = None,
     rounds: Rounds | None = None,
     local: Local | None = None,
+    faults: Faults | None = None,
     start: Run | None = None,
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`."""
-    rounds, local = rounds or Rounds(), local or Local()
-    for settings, name in ((method, "method"), (rounds, "run"), (local, "local")):
+    rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
+    for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         verify(settings, name)
     sizes = {i: len(data) for i, data in enumerate(clients) if len(data)}
     if not sizes:
@@ -83,7 +87,7 @@ def federate(
         cohort = draw_cohort(sorted(sizes), rounds, key)
         sites = {i: client_site(site, rounds.seed, i, clients[i], sum(sizes.values())) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
-        run = next_round(method, run, site, sites, test if due else None)
+        run = next_round(method, run, site, sites, test if due else None, faults, rounds.on_failure == "drop")
         yield run
 
 
@@ -98,7 +102,15 @@ def client_site(site: Site, seed: int, i: int, data: Samples, total: int) -> Sit
     return replace(site, key=key, data=data, share=site.clients * len(data) / total)
 
 
-def next_round(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], test: Samples | None) -> Run:
+def next_round(
+    method: FedAvg,
+    run: Run,
+    site: Site,
+    sites: Mapping[int, Site],
+    test: Samples | None,
+    faults: Faults,
+    tolerant: bool,
+) -> Run:
     """One round: broadcast, the cohort's visits in client order, aggregation, evaluation."""
     clock = Clock()
     with named(method, site.round, "server"), site.key.fixed("model"):
@@ -107,21 +119,46 @@ def next_round(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], 
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
     clock.lap("broadcast")
-    states, visits = dict(run.clients), {}
-    for i, at in sites.items():
-        with named(method, at.round, f"client {i}"):
-            visits[i] = visit(method, msg, states.get(i), at, i)
-        check_finite(method, at.round, i, visits[i].reply)
-        states[i] = visits[i].client
+    visits, dropped = visit_all(method, msg, run.clients, sites, faults, tolerant)
     clock.lap("visits")
     replies = [Reply(i, len(sites[i].samples), visits[i].reply) for i in sorted(visits)]
-    server = aggregate(method, server, replies, site)
+    server = aggregate(method, server, replies, site) if replies else server
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")
-    record = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
+    record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
     record |= describe(run.w, server["x"], msg, log, replies, visits, clock)
-    return Run(site.round + 1, server, states, record)
+    record |= {"cohort": list(sites), **({"dropped": dropped} if dropped else {})}
+    clients = {**run.clients, **{i: result.client for i, result in visits.items()}}
+    return Run(site.round + 1, server, clients, record)
+
+
+def visit_all(
+    method: FedAvg,
+    msg: State,
+    states: Mapping[int, State],
+    sites: Mapping[int, Site],
+    faults: Faults,
+    tolerant: bool,
+) -> tuple[dict[int, Visit], dict[int, str]]:
+    """The visits that led to a reply, and why the others did not. Who did not reply is as if it had not been asked."""
+    visits, dropped = {}, {}
+    for i, site in sites.items():
+        gone, part = faults.draw(site.key)
+        if gone:
+            dropped[i] = "simulated"
+            continue
+        try:
+            with named(method, site.round, f"client {i}"):
+                result = visit(method, msg, states.get(i), replace(site, part=part), i)
+                check_reply(result.reply, msg)
+        except ClientError as error:
+            if not tolerant:
+                raise
+            dropped[i] = str(error)
+            continue
+        visits[i] = result
+    return visits, dropped
 
 
 def begin(method: FedAvg, site: Site) -> Run:
@@ -173,16 +210,19 @@ def named(method: FedAvg, t: int, who: str) -> Iterator[None]:
     except UserError:  # a setting that does not fit is no client's fault
         raise
     except Exception as error:
-        raise ClientError(f"{method.name}, round {t + 1}, {who}: {type(error).__name__}: {error}") from error
+        words = str(error) if isinstance(error, ReplyError) else f"{type(error).__name__}: {error}"
+        raise ClientError(f"{method.name}, round {t + 1}, {who}: {words}") from error
 
 
-def check_finite(method: FedAvg, t: int, i: int, reply: State) -> None:
+def check_reply(reply: State, msg: State) -> None:
+    """Whatever a client sends is of the model's size (or the buffers') and finite."""
     for name, value in reply.items():
+        expected = msg["buffers" if name == "buffers" else "x"]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            shapes = f"{value.dtype} of shape {tuple(value.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
+            raise ReplyError(f"its {name!r} is {shapes}")
         if not bool(torch.isfinite(value).all()):
-            raise ClientError(
-                f"{method.name}, round {t + 1}, client {i}: its {name!r} is not finite; "
-                "a smaller local.lr or a local.clip may help"
-            )
+            raise ReplyError(f"its {name!r} is not finite; a smaller local.lr or a local.clip may help")
 
 
 def aggregate(method: FedAvg, server: State, replies: Sequence[Reply], site: Site) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -48,11 +49,14 @@ def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: St
     """Minimises h = the client's loss plus what the method pulls with, by SGD from where the method starts."""
     local, data = site.local, method.data(msg, client, site)
     w = method.start(msg, client).clone()
-    velocity, losses = torch.zeros_like(w), []
+    velocity = torch.zeros_like(w)
+    losses: list[Tensor] = []
     measured = bool(local.gamma or local.record_gamma)
     first = last = objective_norm(method, w, msg, client, site) if measured else 0.0
     order, noise = site.key("batch-order"), site.key("augment")
-    for _ in range(local.max_epochs if local.gamma else local.epochs):
+    epochs = local.max_epochs if local.gamma else local.epochs
+    most = max(1, math.ceil(site.part * epochs * math.ceil(len(data) / local.batch)))
+    while len(losses) < most:
         for index in batches(len(data), local.batch, order):
             x, y = data.take(index)
             if local.augment == "flip-crop":
@@ -65,6 +69,8 @@ def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: St
             velocity.mul_(local.momentum).add_(g)
             w.add_(velocity, alpha=-local.lr)
             losses.append(loss)
+            if len(losses) == most:  # for a straggler, in the middle of an epoch
+                break
         if local.gamma:
             last = objective_norm(method, w, msg, client, site)
             if last <= local.gamma * first:

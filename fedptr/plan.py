@@ -5,6 +5,7 @@
 [split]    how it is spread over clients      fedptr.data.partition.SplitPlan
 [model]    which model                        fedptr.models.ModelPlan
 [local]    how clients train                  fedptr.local.Local
+[faults]   simulated dropouts, stragglers     fedptr.faults.Faults
 [machine]  device and threads                 MachinePlan
 [method]   name and hyper-parameters          one of fedptr.methods
 [methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
@@ -24,6 +25,7 @@ import tomli_w
 from fedptr import methods
 from fedptr.data.partition import SplitPlan
 from fedptr.errors import UserError
+from fedptr.faults import Faults
 from fedptr.federation import Rounds
 from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
@@ -56,6 +58,7 @@ class Plan:
     split: SplitPlan = field(default_factory=SplitPlan)
     model: ModelPlan = field(default_factory=ModelPlan)
     local: Local = field(default_factory=Local)
+    faults: Faults = field(default_factory=Faults)
     machine: MachinePlan = field(default_factory=MachinePlan)
     method: FedAvg = field(default_factory=FedPTR)
 

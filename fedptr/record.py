@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,7 @@ def describe(
     parts = [server, *clients]
     sizes = [reply.size for reply in replies]
     record: dict[str, Any] = {
-        "cohort": [reply.client for reply in replies],
-        "train_loss": sum(e["train_loss"] * n for e, n in zip(clients, sizes, strict=True)) / sum(sizes),
+        "train_loss": sum(e["train_loss"] * n / sum(sizes) for e, n in zip(clients, sizes, strict=True)),
         "bytes_down": nbytes(msg) * len(replies),
         "bytes_up": sum(nbytes(reply.state) for reply in replies),
         "cos_local": mean(clients, "cos_local"),
@@ -90,7 +90,7 @@ def plain(log: State) -> dict[str, Any]:
 
 def mean(parts: Sequence[Mapping[str, Any]], name: str) -> float:
     values = [part[name] for part in parts if name in part]
-    return float(sum(values) / len(values))
+    return float(sum(values) / len(values)) if values else math.nan
 
 
 def nbytes(state: State) -> int:

@@ -1,167 +1,145 @@
-"""Runs a plan and writes its folder.
+"""Runs a plan in its folder, and goes on where a run was stopped.
 
 plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
 split.json           which sample belongs to which client
 rounds.jsonl         one line a round
+checkpoint/          the last two checkpoints; one when the run is finished
 summary.json         the result, its cost, and what it was made with
 weights.safetensors  the final global model, by parameter name
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
-import math
-import platform
-import shutil
-import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import safetensors.torch
 import torch
 
-import fedptr
+from fedptr import plan as planning
+from fedptr import summary as summaries
+from fedptr.checkpoint import Store
+from fedptr.data.progress import notice
+from fedptr.data.split import Split
 from fedptr.errors import UserError
-from fedptr.experiment import Experiment
+from fedptr.experiment import Experiment, prepare
 from fedptr.federation import Run, federate
+from fedptr.folder import CHECKPOINTS
+from fedptr.history import History, Record
+from fedptr.lock import StoppedError, locked, stoppable
 from fedptr.plan import Plan
+from fedptr.sealed import DamagedError, Header, write_text
 
-Record = dict[str, Any]
-RUN_FILES = ("plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors")
-OURS = {*RUN_FILES, "compare.json", "table.md", "curves.png", "curves.svg"}
-LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
+Show = Callable[[Record], None]
 
 
-def execute(
-    plan: Plan, experiment: Experiment, out: Path, show: Callable[[Record], None]
-) -> tuple[Record, list[Record]]:
+def execute(plan: Plan, experiment: Experiment, out: Path, show: Show) -> tuple[Record, list[Record]]:
     """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come."""
-    (out / "plan.toml").write_text(plan.toml(), encoding="utf-8")
-    experiment.split.save(out / "split.json")
-    reset_peak_memory()
-    began, run, records = time.perf_counter(), None, []
-    with (out / "rounds.jsonl").open("w", encoding="utf-8") as lines:
-        for run in federate(plan.method, experiment.task, experiment.clients, experiment.test, plan.run, plan.local):
-            lines.write(json.dumps(jsonable(run.record), allow_nan=False) + "\n")
-            lines.flush()
-            records.append(run.record)
+    with locked(out):
+        write_text(out / "plan.toml", plan.toml())
+        experiment.split.save(out / "split.json")
+        return go(plan, experiment, out, show, None, History(out))
+
+
+def load_plan(out: Path) -> Plan:
+    """The plan of a run folder."""
+    if not (out / "plan.toml").is_file():
+        raise UserError(f"{out} holds no plan.toml, so there is no run to resume; start one with `fedptr run`")
+    return planning.check(planning.read(out / "plan.toml"))
+
+
+def resume(plan: Plan, out: Path, show: Show) -> tuple[Record, list[Record]]:
+    """Goes on after the newest sound checkpoint, as if the run had never been stopped."""
+    with locked(out):
+        kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
+        experiment = prepare(kept)
+        start, history = newest(out, identity(plan, experiment), experiment.task.device)
+        if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
+            raise UserError(f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out")
+        mend_split(out, experiment)
+        if start is not None:
+            notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
+        return go(plan, experiment, out, show, start, history or History(out))
+
+
+def go(
+    plan: Plan, experiment: Experiment, out: Path, show: Show, start: Run | None, history: History
+) -> tuple[Record, list[Record]]:
+    """The loop around `federate`: record, checkpoint, and stop when asked to."""
+    store, same = Store(out / CHECKPOINTS), identity(plan, experiment)
+    if start is not None:
+        store.adopt(start)
+    summaries.reset_peak_memory()
+    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    e, p = experiment, plan
+    with contextlib.closing(history), stoppable() as stop:
+        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start):
+            history.append(run.record)
             show(run.record)
+            if every and (run.round % every == 0 or run.round == total or stop.number):
+                store.save(run, {**same, **history.header(), "torch": torch.__version__})
+            if stop.number and run.round < total:
+                raise StoppedError(f"stopped after round {run.round}; go on with `fedptr resume {out}`", stop.number)
     assert run is not None
-    save_weights(run, experiment, out / "weights.safetensors")
-    summary = summarise(plan, experiment, run, records, time.perf_counter() - began)
-    (out / "summary.json").write_text(json.dumps(jsonable(summary), indent=2) + "\n", encoding="utf-8")
-    return summary, records
+    summaries.save_weights(run, experiment, out / "weights.safetensors")
+    summary = summaries.summarise(plan, experiment, run, history)
+    summaries.write(out, summary)
+    store.prune(1)
+    return summary, history.records
 
 
-def summarise(plan: Plan, experiment: Experiment, run: Run, records: list[Record], seconds: float) -> Record:
-    accuracies = [record["test_accuracy"] for record in records if "test_accuracy" in record]
-    return {
-        "method": plan.method.name,
-        "dataset": experiment.dataset.name,
-        "rounds": run.round,
-        "seed": plan.run.seed,
-        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
-        "accuracy_best": max(accuracies),
-        "accuracy_final": accuracies[-1],
-        "loss_final": records[-1]["test_loss"],
-        "seconds": seconds,
-        "seconds_per_round": seconds / len(records),
-        "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
-        "peak_memory_bytes": peak_memory(),
-        "parameters": len(run.w),
-        "weights_sha256": weights_sha256(run),
-        "split_sha256": experiment.split.sha256,
-        "split_draws": experiment.split.draws,
-        "data": experiment.dataset.source,
-        "device": experiment.task.device,
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
-    }
+def identity(plan: Plan, experiment: Experiment) -> Header:
+    """What must not have changed when a run goes on: the plan, the split, and the data."""
+    data = experiment.dataset
+    digest = hashlib.sha256(data.train_y.tobytes() + data.test_y.tobytes())
+    for images in (data.train_x, data.test_x):
+        digest.update(images[:: max(1, len(images) // 256)].tobytes())  # a sample: the cache has the checksum of all
+    plan_digest = hashlib.sha256(plan.toml().encode()).hexdigest()
+    return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest.hexdigest()}
 
 
-def versions() -> dict[str, str]:
-    return {
-        "fedptr": fedptr.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
+def newest(out: Path, same: Header, device: str) -> tuple[Run | None, History | None]:
+    """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
+    store, problems = Store(out / CHECKPOINTS), []
+    for round_ in store.rounds():
+        try:
+            run, header = store.load(round_, device)
+            for what, digest in same.items():
+                if header.get(what) != digest:
+                    raise UserError(f"the {what} of {out} changed since the run was started; undo that, or start anew")
+            history = History(out, header)
+        except DamagedError as error:
+            problems.append(f"round {round_}: {error}")
+            continue
+        if problems:
+            notice(f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})")
+        if header.get("torch", torch.__version__) != torch.__version__:
+            notice(f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only")
+        return run, history
+    if problems:
+        raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it anew")
+    return None, None
 
 
-def weights_sha256(run: Run) -> str:
-    """Of the flat vector's bytes, and of the buffers' where the model has any."""
-    digest = hashlib.sha256(run.w.cpu().numpy().tobytes())
-    if "buffers" in run.server:
-        digest.update(run.server["buffers"].cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
-    task = experiment.task
-    tensors = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
-    # Not save_file, whose files only their owner may read.
-    path.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
-
-
-def claim(out: Path, force: bool) -> Path:
-    """An empty folder for the results. One that holds something is replaced only when asked, and only if ours."""
+def lines_of(out: Path) -> list[bytes]:
     try:
-        if out.is_dir() and any(out.iterdir()):
-            if not force:
-                raise UserError(f"{out} already holds something; choose another --out, or add --force to replace it")
-            if foreign := not_ours(out):
-                raise UserError(f"{foreign} was not made by fedptr, so --force does not replace {out}")
-            shutil.rmtree(out)
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be used for results ({error.strerror or error}); choose another --out") from None
-    return out
-
-
-def not_ours(folder: Path) -> Path | None:
-    """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
-    inside = list(folder.rglob("*"))
-    foreign = (path for path in inside if path.is_symlink() or not (path.is_dir() or path.name in OURS))
-    return next(foreign, None if any(path.name == "rounds.jsonl" for path in inside) else folder)
-
-
-def fresh_name(stem: str) -> Path:
-    """runs/stem, or runs/stem-2 … where that is taken."""
-    for number in range(1, sys.maxsize):
-        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        if not path.exists():
-            return path
-    raise AssertionError
-
-
-def jsonable(value: Any) -> Any:
-    """JSON has no NaN or infinity: null stands for both."""
-    if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [jsonable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def reset_peak_memory() -> None:
-    """So that a comparison's later runs are not charged with an earlier one's peak (Linux only)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
+        return (out / "rounds.jsonl").read_bytes().splitlines()
     except OSError:
-        return
+        return []
 
 
-def peak_memory() -> int:
+def mend_split(out: Path, experiment: Experiment) -> None:
+    """The plan draws the split anew; a damaged file is put aside and written again."""
+    path = out / "split.json"
     try:
-        status = Path("/proc/self/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
-    except (OSError, StopIteration):
-        import resource  # not on Windows, which has no /proc either
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        if Split.load(path).sha256 == experiment.split.sha256:
+            return
+        words = "split.json is of another split"
+    except UserError as error:
+        words = str(error)
+    if path.exists():
+        path.rename(path.with_name("split.json.damaged"))
+    experiment.split.save(path)
+    notice(f"{words}; it was drawn again from the plan")

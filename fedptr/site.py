@@ -21,6 +21,7 @@ class Site:
     round: int  # t, counted from 0
     clients: int  # N, the clients that have data
     data: Samples | None = None
+    part: float = 1.0  # of its local steps a straggler has time for
     share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
 
     @property

@@ -51,7 +51,7 @@ class World:
         self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, start: Run | None = None, **how: object
     ) -> list[Run]:
         plan = replace(Rounds(rounds=rounds), **how)
-        return list(federate(method, self.task, self.clients, self.test, plan, local, start))
+        return list(federate(method, self.task, self.clients, self.test, plan, local, start=start))
 
     def weights(self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, **how: object) -> list[torch.Tensor]:
         return [run.w for run in self.runs(method, rounds, local, **how)]

@@ -293,14 +293,19 @@ def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     assert all(words in text for words in ("━", "round", "2/2", "accuracy", "s/round", "left"))
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_finishes_the_round_and_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
     process = fedptr("run", *TINY, "--rounds", "100000", "--method", "fedavg", "--out", str(tmp_path / "out"))
     assert process.stderr is not None
-    assert process.stderr.readline().startswith("fedavg: round 1/100000")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == "fedptr: stopped"
+    try:
+        assert process.stderr.readline().startswith("fedavg: round 1/100000")
+        process.send_signal(stop)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + stop
+    assert err.splitlines()[-2] == "fedptr: stopping after this round; again to stop at once"
+    assert re.fullmatch(r"fedptr: stopped after round \d+; go on with `fedptr resume .*out`", err.splitlines()[-1])
     assert "Traceback" not in err
 
 

@@ -15,12 +15,13 @@ from safetensors.torch import load_file
 
 from fedptr import cli, samples
 from fedptr.data.load import load
+from fedptr.folder import fresh_name
+from fedptr.history import jsonable
 from fedptr.models import ModelPlan, build
-from fedptr.runner import fresh_name, jsonable
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1"]
-RUN_FILES = {"plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors"}
+RUN_FILES = {"plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors", "checkpoint", "lock"}
 Capture = pytest.CaptureFixture[str]
 
 
@@ -137,11 +138,11 @@ def test_an_existing_folder_is_not_overwritten(tmp_path: Path, capsys: Capture) 
     out = tmp_path / "out"
     once = [*TINY, "--set", "method.name=fedavg", "--rounds", "1"]
     run(out, *once)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    words = "already holds something; choose another --out, or add --force"
+    before = {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    words = "already holds something; choose another --out, add --force"
     assert words in refused(capsys, "run", *once, "--out", str(out))
     assert words in refused(capsys, "compare", *once, "--methods", "fedavg", "--out", str(out))
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert run(out, *once, "--seed", "5", "--force")["seed"] == 5
     assert {path.name for path in out.iterdir()} == RUN_FILES
 

@@ -15,13 +15,14 @@ LINES = 10  # about so many lines a run where there is no terminal
 def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yields the function to call with every round's record."""
     began = time.perf_counter()
-    accuracy = "     –"  # until the first evaluation
+    accuracy, done = "     –", 0  # until the first evaluation; rounds seen here, which after a resume are not all
 
     def words(record: dict[str, Any]) -> str:
-        nonlocal accuracy
+        nonlocal accuracy, done
+        done += 1
         if "test_accuracy" in record:
             accuracy = f"{record['test_accuracy']:6.1%}"
-        per_round = (time.perf_counter() - began) / record["round"]
+        per_round = (time.perf_counter() - began) / done
         return f"accuracy {accuracy}  {per_round:.2f} s/round"
 
     if not sys.stderr.isatty():
@@ -30,7 +31,7 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], Non
         def line(record: dict[str, Any]) -> None:
             text = words(record)
             if record["round"] % step == 0 or record["round"] in (1, rounds):
-                left = (time.perf_counter() - began) / record["round"] * (rounds - record["round"])
+                left = (time.perf_counter() - began) / done * (rounds - record["round"])
                 print(f"{label}: round {record['round']}/{rounds}  {text}  {left:.0f} s left", file=sys.stderr)
 
         yield line
@@ -50,4 +51,4 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], Non
     )
     with Progress(*columns, console=Console(stderr=True), expand=True) as bar:
         task = bar.add_task(label, total=rounds, words="")
-        yield lambda record: bar.update(task, advance=1, words=words(record))
+        yield lambda record: bar.update(task, completed=record["round"], words=words(record))

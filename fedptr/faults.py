@@ -1,0 +1,21 @@
+"""Simulated faults, drawn from the keyed randomness: the same clients fail in the same rounds for every method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedptr.keys import Key
+from fedptr.settings import setting
+
+
+@dataclass(frozen=True)
+class Faults:
+    drop: float = setting(0.0, "probability that a selected client never replies", ge=0, le=1)
+    straggle: float = setting(0.0, "probability that a client has time for only some of its local steps", ge=0, le=1)
+
+    def draw(self, key: Key) -> tuple[bool, float]:
+        """Whether the client of this key drops out, and the part of its steps it has time for."""
+        drop, straggle, part = torch.rand(3, generator=key("faults"), dtype=torch.float64).tolist()
+        return drop < self.drop, part if straggle < self.straggle else 1.0

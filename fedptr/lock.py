@@ -1,0 +1,79 @@
+"""One process at a time in a run folder, and what happens when it is asked to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from fedptr.errors import UserError
+
+NAME = "lock"
+
+
+class StoppedError(Exception):
+    """The run was asked to stop and did, after a round, with everything saved."""
+
+    def __init__(self, words: str, signal_number: int) -> None:
+        super().__init__(words)
+        self.exit_code = 128 + signal_number
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder; the system lets go of it when the process ends, however that happens."""
+    import fcntl
+
+    with open(folder / NAME, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{folder} is in use by {holder(folder)}; wait for it, or choose another --out") from None
+        file.truncate(0)
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        file.write(json.dumps(who))
+        file.flush()
+        yield
+
+
+def holder(folder: Path) -> str:
+    try:
+        who = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        return f"process {who['pid']} on {who['host']} since {who['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+class Stop:
+    """Set by the first Ctrl-C or SIGTERM; the second stops at once."""
+
+    number = 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+        print("fedptr: stopping after this round; again to stop at once", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Stop]:
+    """While inside, asking to stop only sets a flag; the loop looks at it when a round is done."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield stop
+        return
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,120 @@
+"""summary.json and weights.safetensors: what came out, what it cost, and what it was made with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+import fedptr
+from fedptr.experiment import Experiment
+from fedptr.federation import Run
+from fedptr.history import History, Record, jsonable
+from fedptr.plan import Plan
+from fedptr.sealed import DamagedError, replacing, write_text
+
+NAME = "summary.json"
+LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
+
+
+def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) -> Record:
+    records = history.records
+    accuracies = [record["test_accuracy"] for record in records if "test_accuracy" in record]
+    seconds = sum(record["seconds"]["total"] for record in records)
+    return {
+        "method": plan.method.name,
+        "dataset": experiment.dataset.name,
+        "rounds": run.round,
+        "seed": plan.run.seed,
+        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
+        "accuracy_best": max(accuracies),
+        "accuracy_final": accuracies[-1],
+        "loss_final": records[-1]["test_loss"],
+        "seconds": seconds,
+        "seconds_per_round": seconds / len(records),
+        "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
+        "dropped": sum(len(record.get("dropped", ())) for record in records),
+        "peak_memory_bytes": peak_memory(),
+        "parameters": len(run.w),
+        "weights_sha256": weights_sha256(run),
+        "rounds_sha256": history.digest.hexdigest(),
+        "split_sha256": experiment.split.sha256,
+        "split_draws": experiment.split.draws,
+        "data": experiment.dataset.source,
+        "device": experiment.task.device,
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def write(folder: Path, summary: Record) -> None:
+    """With a checksum of itself, by which `finished` knows that it is whole."""
+    write_text(folder / NAME, json.dumps({**jsonable(summary), "sha256": digest(summary)}, indent=2) + "\n")
+
+
+def finished(folder: Path) -> tuple[Record, list[Record]]:
+    """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
+    try:
+        summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        lines = (folder / "rounds.jsonl").read_bytes()
+        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != hashlib.sha256(lines).hexdigest():
+            raise DamagedError(f"{folder} was changed since its run was finished")
+        return summary, [json.loads(line) for line in lines.splitlines()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{folder} holds no finished run ({error})") from None
+
+
+def digest(summary: Record) -> str:
+    return hashlib.sha256(json.dumps(jsonable(summary), sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    return {
+        "fedptr": fedptr.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def weights_sha256(run: Run) -> str:
+    """Of the flat vector's bytes, and of the buffers' where the model has any."""
+    state = hashlib.sha256(run.w.cpu().numpy().tobytes())
+    if "buffers" in run.server:
+        state.update(run.server["buffers"].cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
+    task = experiment.task
+    tensors: dict[str, Any] = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
+    # Not save_file, whose files only their owner may read.
+    with replacing(path) as scratch:
+        scratch.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
+
+
+def reset_peak_memory() -> None:
+    """So that a comparison's later runs are not charged with an earlier one's peak (Linux only)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory() -> int:
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+    except (OSError, StopIteration):
+        import resource  # not on Windows, which has no /proc either
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,112 @@
+"""The driver of the kill tests: real processes, SIGKILL at random instants, resume, and compare with a run left alone.
+
+    python tests/kills.py [KILLS]       the long version (`make soak`); prints what docs/reliability.md reports
+
+A run must end with the same weights, and every line of rounds.jsonl must be the same but for its timings, however often
+and wherever it was killed: while importing, training, writing a line, or in the middle of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s", "naive")
+ROUNDS = 40
+
+
+def settings(method: str, participation: float) -> list[str]:
+    matching = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"} if method in METHODS[5:] else {}
+    return [
+        *("run", "--method", method, "--model", "mlp", "--width", "16", "--rounds", str(ROUNDS), "--batch", "32"),
+        *("--participation", str(participation), "--set", "machine.threads=1", "--set", "run.eval_every=2"),
+        *(part for key, value in matching.items() for part in ("--set", f"method.{key}={value}")),
+    ]
+
+
+def start(*argv: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "fedptr", *argv]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def outcome(folder: Path) -> tuple[str, list[object]]:
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+    return summary["weights_sha256"], lines
+
+
+def where(folder: Path) -> str:
+    """What the process was doing when it was killed, judged by what it left behind."""
+    if list(folder.rglob("*.tmp")):
+        return "within a checkpoint write"
+    if not (folder / "rounds.jsonl").exists():
+        return "before the first round"
+    return "between writes"
+
+
+def killed_run(method: str, participation: float, kills: int, rng: random.Random, work: Path) -> Counter[str]:
+    """One run killed `kills` times, compared with one left alone."""
+    alone, hit = work / "alone", work / "hit"
+    process = start(*settings(method, participation), "--out", str(alone))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err.decode()
+    seen: Counter[str] = Counter()
+    done = 0
+    while done < kills:
+        fresh = not (hit / "plan.toml").exists()
+        argv = [*settings(method, participation), "--out", str(hit), "--force"] if fresh else ["resume", str(hit)]
+        process = start(*argv)
+        if rng.random() < 0.5:  # catch it in a write: look for a half-written file, and strike
+            deadline = time.monotonic() + rng.uniform(2.5, 5.0)
+            while time.monotonic() < deadline and process.poll() is None:
+                if hit.exists() and any(hit.rglob("*.tmp")) and rng.random() < 0.05:
+                    break
+        else:
+            time.sleep(rng.uniform(1.5, 4.5))
+        if process.poll() is not None:
+            assert process.returncode == 0, process.stderr.read().decode() if process.stderr else ""
+            process.communicate()
+            break  # it got to the end
+        process.kill()
+        process.communicate()
+        seen[where(hit)] += 1
+        done += 1
+    process = (
+        start("resume", str(hit))
+        if (hit / "plan.toml").exists()
+        else start(*settings(method, participation), "--out", str(hit), "--force")
+    )
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, f"{method}: {err.decode()}"
+    assert outcome(hit) == outcome(alone), f"{method} at {participation}: a resumed run differs"
+    assert len(list((hit / "checkpoint").glob("server-*"))) >= 1
+    return seen
+
+
+def soak(total: int, seed: int) -> Counter[str]:
+    rng, seen = random.Random(seed), Counter[str]()
+    began = time.monotonic()
+    while sum(seen.values()) < total:
+        for method in METHODS:
+            for participation in (1.0, 0.4):
+                if sum(seen.values()) >= total:
+                    break
+                with tempfile.TemporaryDirectory() as work:
+                    seen += killed_run(method, participation, 4, rng, Path(work))
+                print(
+                    f"{method:9} participation {participation:.0%}: same; {sum(seen.values())} kills so far", flush=True
+                )
+    print(f"{sum(seen.values())} kills survived in {time.monotonic() - began:.0f} s: {dict(seen)}")
+    return seen
+
+
+if __name__ == "__main__":
+    soak(int(sys.argv[1]) if len(sys.argv) > 1 else 120, seed=0)

@@ -1,0 +1,292 @@
+"""Nothing lost: kills, damaged folders, locks, and faults of clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import World, quick
+from kills import killed_run, outcome
+from test_checkpoint import mutate
+
+from fedptr import cli
+from fedptr.errors import ClientError, UserError
+from fedptr.experiment import prepare
+from fedptr.faults import Faults
+from fedptr.federation import Rounds, federate
+from fedptr.lock import locked
+from fedptr.methods import FedAvg, all_methods
+from fedptr.plan import Plan
+from fedptr.runner import identity, load_plan, newest
+
+TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
+
+
+@pytest.mark.parametrize(("method", "part"), [("fedptr", 0.4), ("feddc", 1.0)])
+def test_killed_runs_end_as_if_they_had_not_been(method: str, part: float, tmp_path: Path) -> None:
+    """The quick version of `make soak`."""
+    seen = killed_run(method, part, 2, random.Random(method), tmp_path)
+    assert sum(seen.values()) >= 1
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple]:
+    """A SCAFFOLD run of six rounds that was stopped after four, and what it would have come to."""
+    base = tmp_path_factory.mktemp("stopped")
+    argv = ["run", *TINY, "--method", "scaffold", "--participation", "0.5", "--rounds", "6"]
+    assert cli.main([*argv, "--out", str(base / "whole")]) == 0
+    script = (
+        "import os, signal, sys\n"
+        "from fedptr import cli, history\n"
+        "append = history.History.append\n"
+        "def stop(self, record):\n"
+        "    append(self, record)\n"
+        "    if record['round'] == 4: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "history.History.append = stop\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *argv, "--out", str(base / "part")], capture_output=True, text=True
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert "stopped after round 4; go on with `fedptr resume" in done.stderr
+    return base / "part", outcome(base / "whole")
+
+
+@pytest.fixture
+def part(stopped, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped[0], tmp_path / "run"))
+
+
+def resume(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    capsys.readouterr()
+    assert cli.main(["resume", str(folder)]) == code
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err
+
+
+def test_resume_is_exact(part: Path, stopped, capsys) -> None:
+    assert "going on after round 4 of 6" in resume(part, capsys)
+    assert outcome(part) == stopped[1]
+    assert "nothing to do" in resume(part, capsys)
+
+
+def test_the_older_checkpoint_serves_when_the_newer_is_damaged(part: Path, stopped, capsys) -> None:
+    (part / "checkpoint" / "server-4.safetensors").write_bytes(b"")
+    err = resume(part, capsys)
+    assert "using the checkpoint of round 3, as a newer one is damaged (round 4: server-4.safetensors" in err
+    assert outcome(part) == stopped[1]
+
+
+def test_a_kill_after_the_last_round_only_lacks_the_summary(part: Path, stopped, capsys) -> None:
+    resume(part, capsys)
+    for name in ("summary.json", "weights.safetensors"):
+        (part / name).unlink()
+    resume(part, capsys)
+    assert outcome(part) == stopped[1]
+
+
+def test_without_a_sound_checkpoint_it_says_so_and_deletes_nothing(part: Path, capsys) -> None:
+    for path in (part / "checkpoint").glob("server-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    before = {path: path.read_bytes() for path in part.rglob("*") if path.is_file() and path.name != "lock"}
+    assert "has no sound checkpoint" in resume(part, capsys, 2)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(part: Path, capsys) -> None:
+    shutil.rmtree(part / "checkpoint")
+    lines = (part / "rounds.jsonl").read_bytes()
+    assert "the checkpoints of" in resume(part, capsys, 2)
+    assert (part / "rounds.jsonl").read_bytes() == lines
+
+
+def test_a_damaged_split_is_drawn_again(part: Path, stopped, capsys) -> None:
+    (part / "split.json").write_text("{}")
+    assert "drawn again from the plan" in resume(part, capsys)
+    assert (part / "split.json.damaged").read_text() == "{}"
+    assert outcome(part) == stopped[1]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "words"), [
+    ("plan.toml", "lr = 0.01", "lr = 0.02", "the plan of"),
+    ("plan.toml", "alpha = 0.04", "alpha = 0.5", "changed since the run was started"),
+    ("rounds.jsonl", '"round": 2', '"round": 3', "has no sound checkpoint"),
+])  # fmt: skip
+def test_what_was_changed_is_refused(part: Path, capsys, name: str, old: str, new: str, words: str) -> None:
+    text = (part / name).read_text()
+    assert old in text
+    (part / name).write_text(text.replace(old, new, 1))
+    assert words in resume(part, capsys, 2)
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "rounds.jsonl"])
+def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name: str, capsys) -> None:
+    """A thousand mutations each, up to the point where training would go on, from what the seals vouch for."""
+    rng, whole = random.Random(name), (part / name).read_bytes()
+    plan = load_plan(part)
+    experiment = prepare(plan)
+    same = identity(plan, experiment)
+    for _ in range(1000):
+        (part / name).write_bytes(mutate(whole, rng))
+        try:
+            found = load_plan(part)
+            changed = found.toml() != plan.toml()
+            run, history = newest(part, {**same, "plan": identity(found, experiment)["plan"]}, "cpu")
+        except UserError:
+            continue
+        assert isinstance(found, Plan)
+        assert not changed
+        assert run is not None
+        assert history is not None
+        history.close()
+        kept = (part / name).read_bytes()
+        assert name == "plan.toml" or kept == b"".join(whole.splitlines(True)[: run.round])
+
+
+def test_two_processes_in_one_folder(part: Path, capsys) -> None:
+    with locked(part):
+        err = resume(part, capsys, 2)
+        assert "is in use by process" in err
+        assert cli.main(["run", *TINY, "--out", str(part), "--force"]) == 2
+        assert "is in use by process" in capsys.readouterr().err
+    assert (part / "plan.toml").exists()
+
+
+def test_a_comparison_goes_on_where_it_was(tmp_path: Path, capsys) -> None:
+    argv = ["compare", *TINY, "--methods", "fedavg,scaffold", "--seeds", "2", "--rounds", "3"]
+    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    for name in ("compare.json", "table.md", "curves.png"):
+        (tmp_path / "part" / name).unlink()
+    (tmp_path / "part" / "scaffold" / "seed1" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "part" / "scaffold" / "seed1" / "checkpoint")
+    (tmp_path / "part" / "scaffold" / "seed1" / "rounds.jsonl").write_bytes(b"")
+    shutil.rmtree(tmp_path / "part" / "fedavg" / "seed1")
+    kept = tmp_path / "part" / "fedavg" / "seed0" / "weights.safetensors"
+    stamp = kept.stat().st_mtime_ns
+    resume(tmp_path / "part", capsys)
+    assert kept.stat().st_mtime_ns == stamp, "a finished run was run again"
+    for method in ("fedavg", "scaffold"):
+        for seed in ("seed0", "seed1"):
+            assert outcome(tmp_path / "part" / method / seed) == outcome(tmp_path / "whole" / method / seed)
+    assert (tmp_path / "part" / "curves.png").exists()
+
+
+def test_a_full_disk_loses_nothing(part: Path, stopped, capsys, monkeypatch) -> None:
+    """The write fails in the middle of a checkpoint; with room again the run goes on to the same end."""
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 4:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in resume(part, capsys, 2)
+    monkeypatch.setattr(os, "fsync", real)
+    assert not list(part.rglob("*.tmp"))
+    resume(part, capsys)
+    assert outcome(part) == stopped[1]
+
+
+# Clients that fail ----------------------------------------------------------------------------------------------------
+
+ALL = list(all_methods())
+
+
+def run(world: World, method: FedAvg, faults: Faults | None = None, rounds: int = 8, **how):
+    return list(federate(method, world.task, world.clients, world.test, Rounds(rounds=rounds, **how), None, faults))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_dropped_clients_are_as_if_not_asked(name: str, world: World) -> None:
+    """Aggregation is over who replied, states of the dropped stay, and the faults are the same for every method."""
+    runs = run(world, quick(name), Faults(drop=0.4))
+    expected = run(world, FedAvg(), Faults(drop=0.4))
+    assert [r.record.get("dropped") for r in runs] == [r.record.get("dropped") for r in expected]
+    gone = [set(r.record.get("dropped", ())) for r in runs]
+    assert 4 < sum(map(len, gone)) < 24
+    for before, after, dropped in zip(runs, runs[1:], gone[1:], strict=False):
+        assert [entry["id"] for entry in after.record["clients"]] == [i for i in range(4) if i not in dropped]
+        for i in dropped & before.clients.keys():
+            assert after.clients[i] is before.clients[i]
+    assert bool(runs[-1].w.isfinite().all())
+
+
+def test_invariants_hold_under_dropouts(world: World) -> None:
+    for r in run(world, quick("scaffold"), Faults(drop=0.4, straggle=0.5)):
+        mean = sum(s["c_i"] for s in r.clients.values()) / 4 if r.clients else torch.zeros_like(r.w)
+        torch.testing.assert_close(r.server["c"], mean, rtol=1e-4, atol=1e-6)
+
+
+def test_when_everybody_drops_out_the_model_stays(world: World) -> None:
+    runs = run(world, quick("feddyn"), Faults(drop=1.0), rounds=3)
+    assert all(torch.equal(r.w, world.task.init()) for r in runs)
+    json.dumps(runs[-1].record["dropped"])
+
+
+def test_stragglers_take_fewer_steps(world: World) -> None:
+    slow = run(world, FedAvg(), Faults(straggle=1.0), rounds=4)
+    full = run(world, FedAvg(), rounds=4)
+    pairs = [
+        (a["steps"], b["steps"])
+        for r, s in zip(slow, full, strict=True)
+        for a, b in zip(r.record["clients"], s.record["clients"], strict=True)
+    ]
+    assert all(1 <= a <= b for a, b in pairs)
+    some = run(world, FedAvg(), Faults(straggle=0.5), rounds=10)
+    assert not torch.equal(some[-1].w, full[-1].w)
+
+
+@pytest.mark.parametrize("what", ["raise", "nan", "shape", "dtype"])
+def test_a_failing_client_stops_the_run_or_is_dropped(what: str, world: World) -> None:
+    class Broken(FedAvg):
+        def reply(self, w, msg, client, steps, site):
+            reply, client = super().reply(w, msg, client, steps, site)
+            if len(site.samples) == 9 and site.round == 2:  # client 2
+                if what == "raise":
+                    raise OSError("sensor unplugged")
+                bad = {"nan": w * float("nan"), "shape": w[:-1], "dtype": w.double()}[what]
+                return {"w": bad}, client
+            return reply, client
+
+    with pytest.raises(ClientError, match=r"fedavg, round 3, client 2: "):
+        run(world, Broken())
+    runs = run(world, Broken(), on_failure="drop")
+    assert [list(r.record.get("dropped", ())) for r in runs] == [[], [], [2], [], [], [], [], []]
+    assert "client 2" in runs[2].record["dropped"][2]
+    assert len(runs[2].record["clients"]) == 3
+
+
+def test_dropped_clients_are_counted_in_the_summary(tmp_path: Path, capsys) -> None:
+    assert (
+        cli.main(
+            [
+                "run",
+                *TINY,
+                "--method",
+                "fedavg",
+                "--rounds",
+                "4",
+                "--set",
+                "faults.drop=0.5",
+                "--out",
+                str(tmp_path / "o"),
+            ]
+        )
+        == 0
+    )
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "o" / "rounds.jsonl").read_text().splitlines()]
+    assert summary["dropped"] == sum(len(line.get("dropped", ())) for line in lines) > 0
