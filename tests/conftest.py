@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -67,3 +68,21 @@ def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     assert all(bool(w.isfinite().all()) for w in a)
     assert not torch.equal(a[0], a[-1]), "nothing was trained"
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """Cut, emptied, lengthened, or with bits flipped anywhere or near the start."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        return content[: rng.randrange(len(content))]
+    if kind == 1:
+        return b""
+    if kind == 2:
+        return content + bytes(rng.randrange(1, 9))
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 5, 50))):
+        place = (
+            rng.randrange(len(data)) if kind == 3 else rng.randrange(min(400, len(data)))
+        )  # the header is where it hurts
+        data[place] ^= 1 << rng.randrange(8)
+    return bytes(data)

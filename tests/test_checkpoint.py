@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import World, quick
+from conftest import World, mutate, quick
 
 from fedptr import sealed
 from fedptr.checkpoint import Store
@@ -85,23 +85,6 @@ def test_another_format_is_refused(saved) -> None:
     sealed.write(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
     with pytest.raises(DamagedError, match="format '99'"):
         Store(folder).load(6)
-
-
-def mutate(content: bytes, rng: random.Random) -> bytes:
-    kind = rng.randrange(5)
-    if kind == 0:
-        return content[: rng.randrange(len(content))]
-    if kind == 1:
-        return b""
-    if kind == 2:
-        return content + bytes(rng.randrange(1, 9))
-    data = bytearray(content)
-    for _ in range(rng.choice((1, 1, 5, 50))):
-        place = (
-            rng.randrange(len(data)) if kind == 3 else rng.randrange(min(400, len(data)))
-        )  # the header is where it hurts
-        data[place] ^= 1 << rng.randrange(8)
-    return bytes(data)
 
 
 def test_a_thousand_mutations_are_all_noticed(saved) -> None:

@@ -9,15 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from conftest import World, quick
+from conftest import World, mutate, quick
 from kills import killed_run, outcome
-from test_checkpoint import mutate
 
 from fedptr import cli
+from fedptr.data import cache
+from fedptr.data.dataset import PARTS, Dataset
+from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.experiment import prepare
 from fedptr.faults import Faults
@@ -151,6 +155,90 @@ def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name:
         history.close()
         kept = (part / name).read_bytes()
         assert name == "plan.toml" or kept == b"".join(whole.splitlines(True)[: run.round])
+
+
+def test_fuzzed_splits_are_whole_or_refused(part: Path) -> None:
+    rng, path = random.Random(0), part / "split.json"
+    whole = path.read_bytes()
+    expected = Split.load(path).sha256
+    for _ in range(1000):
+        path.write_bytes(mutate(whole, rng))
+        try:
+            assert Split.load(path).sha256 == expected
+        except UserError:
+            continue
+
+
+def test_fuzzed_caches_are_whole_or_refused(tmp_path: Path) -> None:
+    x, y = np.arange(4 * 36, dtype=np.uint8).reshape(4, 1, 6, 6), np.arange(4)
+    data = Dataset("mine", x, y, x[:2], y[:2], (1.5,), (2.5,), ("a", "b", "c", "d"), "made here")
+    made = cache.cached(tmp_path / "cache", lambda: data)
+    assert isinstance(made.train_x, np.memmap)
+    whole = {path: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
+    rng, refused = random.Random(0), 0
+    for _ in range(1000):
+        path = rng.choice(sorted(whole))
+        path.write_bytes(mutate(whole[path], rng))
+        found = cache.load(tmp_path / "cache")
+        if isinstance(found, Dataset):
+            assert all((getattr(found, name) == getattr(data, name)).all() for name in PARTS)
+            assert (found.mean, found.std, found.classes) == (data.mean, data.std, data.classes)
+        refused += not isinstance(found, Dataset)
+        path.write_bytes(whole[path])
+    assert refused > 900
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    """In a round that takes minutes, nobody has to wait for its end."""
+    slow = ["--set", "local.epochs=100000", "--method", "fedavg", "--rounds", "3", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen([sys.executable, "-m", "fedptr", "run", *TINY, *slow], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "out" / "rounds.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert "again to stop at once" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "fedptr resume" in err
+    assert "Traceback" not in err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A real file system of 400 KB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root to mount a small file system")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_disk_that_really_is_full(small_disk: Path, tmp_path: Path, capsys) -> None:
+    argv = ["run", "--model", "mlp", "--width", "64", "--batch", "32", "--set", "machine.threads=1"]
+    argv += ["--method", "scaffold", "--participation", "0.3", "--rounds", "5"]
+    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    capsys.readouterr()
+    assert cli.main([*argv, "--out", str(small_disk / "out")]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    resume(small_disk / "out", capsys)
+    assert outcome(small_disk / "out") == outcome(tmp_path / "whole")
+
+
+def test_a_read_only_folder(small_disk: Path, part: Path, capsys) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert cli.main(["run", *TINY, "--out", str(small_disk / "out")]) == 2
+    assert "cannot be used for results (Read-only file system)" in capsys.readouterr().err
 
 
 def test_two_processes_in_one_folder(part: Path, capsys) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from fedptr.data.dataset import PARTS, Dataset, sha256
 from fedptr.data.progress import notice
 
-FORMAT = 1
+FORMAT = 2
 
 
 def cache_root() -> Path:
@@ -60,7 +61,7 @@ def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def load(folder: Path) -> Dataset | str:
-    """Opens a cache after the cheap checks, or says how it is damaged; "" if there is none."""
+    """Opens a cache that is as it was written, or says how it is damaged; "" if there is none."""
     if not os.path.exists(folder):
         return ""
     try:
@@ -70,10 +71,12 @@ def load(folder: Path) -> Dataset | str:
 
 
 def _checked(folder: Path) -> Dataset:
-    """Version, sizes, shapes and types."""
+    """Version, sizes, shapes, types, and a checksum of every byte: a flipped bit must not become a wrong result."""
     meta = json.loads((folder / "meta.json").read_text())
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}")
+    if meta.pop("seal") != _seal(meta):
+        raise ValueError("meta.json does not match its checksum")
     fields: dict[str, Any] = {part: _open(folder / f"{part}.npy", meta["arrays"][part]) for part in PARTS}
     fields |= {key: meta[key] for key in ("name", "source")}
     fields |= {key: tuple(meta[key]) for key in ("mean", "std", "classes")}
@@ -83,6 +86,8 @@ def _checked(folder: Path) -> Dataset:
 def _open(path: Path, expected: dict[str, Any]) -> Any:
     if path.stat().st_size != expected["bytes"]:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+    if _crc32(path) != expected["crc32"]:
+        raise ValueError(f"{path.name} does not match its checksum")
     # "c" keeps writes private to the process, and torch takes it without a warning, unlike read-only memory.
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if [*array.shape] != expected["shape"] or array.dtype.str != expected["dtype"]:
@@ -101,10 +106,24 @@ def _write(folder: Path, dataset: Dataset) -> None:
             np.save(new / f"{part}.npy", array)
             size = (new / f"{part}.npy").stat().st_size
             shape = {"shape": list(array.shape), "dtype": array.dtype.str}
-            described[part] = {**shape, "bytes": size, "sha256": sha256(array)}
+            described[part] = {**shape, "bytes": size, "crc32": _crc32(new / f"{part}.npy"), "sha256": sha256(array)}
         texts = {key: getattr(dataset, key) for key in ("name", "source", "mean", "std", "classes")}
-        (new / "meta.json").write_text(json.dumps({"format": FORMAT, **texts, "arrays": described}, indent=1))
+        meta = {"format": FORMAT, **texts, "arrays": described}
+        (new / "meta.json").write_text(json.dumps({**meta, "seal": _seal(meta)}, indent=1))
         _put(new, folder, Path(temporary) / "old")
+
+
+def _crc32(path: Path) -> int:
+    """Quick enough for every start, unlike a cryptographic checksum, and it misses no damage of a few bits."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _seal(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def _put(new: Path, folder: Path, old: Path) -> None:
