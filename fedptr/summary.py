@@ -43,6 +43,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "dropped": sum(len(record.get("dropped", ())) for record in records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
+        "layers": [layer.name for layer in experiment.task.layers],  # the order of `distances` in rounds.jsonl
         "weights_sha256": weights_sha256(run),
         "rounds_sha256": history.digest.hexdigest(),
         "split_sha256": experiment.split.sha256,

@@ -1,0 +1,63 @@
+"""What a checkpoint costs, as ratios within one run.
+
+    python benchmarks/checkpoint.py      prints the figures docs/reliability.md reports
+
+1. A checkpoint of ten clients that took part, among 100 and among 10,000 that once did.
+2. Seconds per round of a small run with a checkpoint every round, against none, the two interleaved.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from fedptr.checkpoint import Store
+from fedptr.federation import Run
+
+SIZE, COHORT, REPEATS = 20_000, 10, 15
+
+
+def seconds(clients: int, folder: Path) -> float:
+    """One checkpoint after ten of so many clients took part."""
+    states = {i: {"c_i": torch.zeros(SIZE)} for i in range(clients)}
+    store = Store(folder)
+    store.states, store.indices = states, {0: dict.fromkeys(states, 0)}  # as if all had been written before
+    taken = []
+    for t in range(1, REPEATS + 1):
+        states = {**states, **{i: {"c_i": torch.full((SIZE,), float(t))} for i in range(COHORT)}}
+        began = time.perf_counter()
+        store.save(Run(t, {"x": torch.zeros(SIZE)}, states), {})
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def rounds() -> tuple[float, float]:
+    from fedptr.experiment import prepare
+    from fedptr.plan import check
+    from fedptr.runner import execute
+
+    taken: dict[int, list[float]] = {0: [], 1: []}
+    for _ in range(5):
+        for every in (0, 1):
+            run = {"rounds": 10, "checkpoint_every": every}
+            plan = check({"run": run, "local": {"batch": 32}, "model": {"width": 16}, "machine": {"threads": 1},
+                          "method": {"name": "scaffold"}})  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder:
+                experiment = prepare(plan)
+                began = time.perf_counter()
+                execute(plan, experiment, Path(folder), lambda record: None)
+                taken[every].append((time.perf_counter() - began) / 10)
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
+        few, many = seconds(100, Path(a)), seconds(10_000, Path(b))
+    print(f"checkpoint, 10 clients took part: {1000 * few:.1f} ms of 100, {1000 * many:.1f} ms of 10,000 ({many / few:.2f}×)")
+    without, with_ = rounds()
+    print(f"SCAFFOLD on digits, ten clients: {with_:.3f} s a round with checkpoints, {without:.3f} s without ({with_ / without:.2f}×)")
