@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except StoppedError as error:
         say(str(error))
-        return error.exit_code
+        return 128 + error.signal_number
     except KeyboardInterrupt:
         say("stopped at once; what was saved can be gone on with: `fedptr resume DIR`")
         return 130

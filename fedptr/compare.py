@@ -14,11 +14,11 @@ from fedptr import methods
 from fedptr.errors import UserError
 from fedptr.experiment import prepare
 from fedptr.history import Record, jsonable
-from fedptr.lock import locked
+from fedptr.lock import StoppedError, locked
 from fedptr.plan import Plan, Tables, check, check_sections, for_method, read
 from fedptr.report import curves, table
 from fedptr.report.progress import progress
-from fedptr.runner import execute, resume
+from fedptr.runner import execute, load_plan, resume
 from fedptr.sealed import DamagedError, write_text
 from fedptr.settings import unknown
 from fedptr.summary import finished
@@ -52,7 +52,10 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Recor
     with locked(out):
         for k in range(len(next(iter(all_plans.values())))):
             for name, seeds in all_plans.items():
-                results[name].append(one(seeds[k], out / name / f"seed{seeds[k].run.seed}"))
+                try:
+                    results[name].append(one(seeds[k], out / name / f"seed{seeds[k].run.seed}"))
+                except StoppedError as stopped:  # it is the comparison that is to be resumed
+                    raise StoppedError(out, stopped.round, stopped.signal_number) from None
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
         records = {name: [rounds for _, rounds in runs] for name, runs in results.items()}
         write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
@@ -64,7 +67,10 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Recor
 def one(plan: Plan, folder: Path) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     with contextlib.suppress(DamagedError):
-        return finished(folder)
+        done = finished(folder)
+        if load_plan(folder) != plan:
+            raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")
+        return done
     folder.mkdir(parents=True, exist_ok=True)
     with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
         if (folder / "plan.toml").exists():

@@ -81,7 +81,7 @@ def go(
             if every and (run.round % every == 0 or run.round == total or stop.number):
                 store.save(run, {**same, **history.header(), "torch": torch.__version__})
             if stop.number and run.round < total:
-                raise StoppedError(f"stopped after round {run.round}; go on with `fedptr resume {out}`", stop.number)
+                raise StoppedError(out, run.round, stop.number)
     assert run is not None
     summaries.save_weights(run, experiment, out / "weights.safetensors")
     summary = summaries.summarise(plan, experiment, run, history)

@@ -268,6 +268,9 @@ def test_a_comparison_goes_on_where_it_was(tmp_path: Path, capsys) -> None:
         for seed in ("seed0", "seed1"):
             assert outcome(tmp_path / "part" / method / seed) == outcome(tmp_path / "whole" / method / seed)
     assert (tmp_path / "part" / "curves.png").exists()
+    order = tmp_path / "part" / "compare.toml"
+    order.write_text(order.read_text().replace("width = 8", "width = 9"))
+    assert "was run by another plan" in resume(tmp_path / "part", capsys, 2)
 
 
 def test_a_full_disk_loses_nothing(part: Path, stopped, capsys, monkeypatch) -> None:
