@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from fedptr.errors import UserError
 CHECKPOINTS = "checkpoint"
 RUN_FILES = ("plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors", lock.NAME)
 COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg")
+# A file of ours, one that was put aside, or one that a kill left half-written.
+OURS = re.compile(rf"(\.?)({'|'.join(map(re.escape, (*RUN_FILES, *COMPARISON_FILES)))})(\.damaged|\.\d+\.tmp)?")
 
 
 def claim(out: Path, force: bool) -> Path:
@@ -33,13 +36,11 @@ def claim(out: Path, force: bool) -> Path:
 
 def not_ours(folder: Path) -> Path | None:
     """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
-    ours = {*RUN_FILES, *COMPARISON_FILES}
     inside = list(folder.rglob("*"))
     for path in inside:
-        known = path.is_dir() or path.name in ours or path.parent.name == CHECKPOINTS or ".damaged" in path.name
-        if path.is_symlink() or not known:
+        if path.is_symlink() or not (path.is_dir() or path.parent.name == CHECKPOINTS or OURS.fullmatch(path.name)):
             return path
-    return None if any(path.name == "rounds.jsonl" for path in inside) else folder
+    return None if any(path.name in ("rounds.jsonl", lock.NAME) for path in inside) else folder
 
 
 def fresh_name(stem: str) -> Path:

@@ -381,3 +381,17 @@ def test_dropped_clients_are_counted_in_the_summary(tmp_path: Path, capsys) -> N
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
     lines = [json.loads(line) for line in (tmp_path / "o" / "rounds.jsonl").read_text().splitlines()]
     assert summary["dropped"] == sum(len(line.get("dropped", ())) for line in lines) > 0
+
+
+def test_what_a_kill_left_behind_can_be_replaced(tmp_path: Path, capsys) -> None:
+    """Killed while the plan was written: only the lock and half a file are there."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "lock").write_text("{}")
+    (out / ".plan.toml.4711.tmp").write_text("[ru")
+    assert "holds no plan.toml" in resume(out, capsys, 2)
+    assert cli.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 0
+    assert not list(out.glob(".*"))
+    (out / "notes.txt").write_text("mine")
+    assert cli.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 2
+    assert "notes.txt was not made by fedptr" in capsys.readouterr().err
