@@ -18,7 +18,7 @@ from fedptr.faults import Faults
 from fedptr.keys import Key
 from fedptr.local import Local, local_sgd
 from fedptr.methods.fedavg import FedAvg
-from fedptr.record import Clock, describe, split_log
+from fedptr.record import Clock, describe, nbytes, split_log
 from fedptr.samples import Samples
 from fedptr.settings import setting, verify
 from fedptr.site import Reply, Site
@@ -127,8 +127,12 @@ def next_round(
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")
     record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
-    record |= describe(run.w, server["x"], msg, log, replies, visits, clock)
-    record |= {"cohort": list(sites), **({"dropped": dropped} if dropped else {})}
+    record |= {
+        "cohort": list(sites),
+        **({"dropped": dropped} if dropped else {}),
+        "bytes_down": len(sites) * nbytes(msg),
+    }
+    record |= describe(run.w, server["x"], log, replies, visits, clock)
     clients = {**run.clients, **{i: result.client for i, result in visits.items()}}
     return Run(site.round + 1, server, clients, record)
 

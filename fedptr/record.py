@@ -42,7 +42,7 @@ def split_log(state: State) -> tuple[State, State]:
 
 
 def describe(
-    x: Tensor, new: Tensor, msg: State, log: State, replies: Sequence[Reply], visits: Mapping[int, Visit], clock: Clock
+    x: Tensor, new: Tensor, log: State, replies: Sequence[Reply], visits: Mapping[int, Visit], clock: Clock
 ) -> dict[str, Any]:
     """Costs, losses and the paper's diagnostics of a round that led from x to `new`."""
     clients = []
@@ -55,8 +55,7 @@ def describe(
     parts = [server, *clients]
     sizes = [reply.size for reply in replies]
     record: dict[str, Any] = {
-        "train_loss": sum(e["train_loss"] * n / sum(sizes) for e, n in zip(clients, sizes, strict=True)),
-        "bytes_down": nbytes(msg) * len(replies),
+        "train_loss": mean(clients, "train_loss", sizes),
         "bytes_up": sum(nbytes(reply.state) for reply in replies),
         "cos_local": mean(clients, "cos_local"),
     }
@@ -88,9 +87,13 @@ def plain(log: State) -> dict[str, Any]:
     return {name: value.tolist() for name, value in log.items() if name != "target"}
 
 
-def mean(parts: Sequence[Mapping[str, Any]], name: str) -> float:
-    values = [part[name] for part in parts if name in part]
-    return float(sum(values) / len(values)) if values else math.nan
+def mean(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] | None = None) -> float:
+    """Over the parts that have it; not a number where none has, as in a round nobody replied to."""
+    found = [
+        (part[name], weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if name in part
+    ]
+    total = sum(weight for _, weight in found)
+    return float(sum(value * weight / total for value, weight in found)) if total else math.nan
 
 
 def nbytes(state: State) -> int:
