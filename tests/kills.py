@@ -8,7 +8,9 @@ and wherever it was killed: while importing, training, writing a line, or in the
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s", "naive")
-ROUNDS = 40
+ROUNDS = 60
 
 
 def settings(method: str, participation: float) -> list[str]:
@@ -33,6 +35,13 @@ def settings(method: str, participation: float) -> list[str]:
 def start(*argv: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedptr", *argv]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def go_on(method: str, participation: float, folder: Path) -> subprocess.Popen[bytes]:
+    """Resumes, or starts anew where the kill came before there was a plan."""
+    if (folder / "plan.toml").exists():
+        return start("resume", str(folder))
+    return start(*settings(method, participation), "--out", str(folder), "--force")
 
 
 def outcome(folder: Path) -> tuple[str, list[object]]:
@@ -52,6 +61,25 @@ def where(folder: Path) -> str:
     return "between writes"
 
 
+def strike(process: subprocess.Popen[bytes], folder: Path, rng: random.Random) -> None:
+    """Waits for the instant of the kill: any, some way into training, or in the middle of a write."""
+    kind = rng.choice(("any", "training", "writing", "writing"))
+    if kind == "any":
+        time.sleep(rng.uniform(0.5, 4.0))
+        return
+    lines, deadline = folder / "rounds.jsonl", time.monotonic() + 60
+    size = lines.stat().st_size if lines.exists() else 0
+    while process.poll() is None and time.monotonic() < deadline:  # until it trains
+        if lines.exists() and lines.stat().st_size > size:
+            break
+        time.sleep(0.005)
+    time.sleep(rng.uniform(0, 1.0))
+    while kind == "writing" and process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):  # before the first checkpoint
+            if any(name.endswith(".tmp") for name in os.listdir(folder / "checkpoint")):
+                return
+
+
 def killed_run(method: str, participation: float, kills: int, rng: random.Random, work: Path) -> Counter[str]:
     """One run killed `kills` times, compared with one left alone."""
     alone, hit = work / "alone", work / "hit"
@@ -61,16 +89,8 @@ def killed_run(method: str, participation: float, kills: int, rng: random.Random
     seen: Counter[str] = Counter()
     done = 0
     while done < kills:
-        fresh = not (hit / "plan.toml").exists()
-        argv = [*settings(method, participation), "--out", str(hit), "--force"] if fresh else ["resume", str(hit)]
-        process = start(*argv)
-        if rng.random() < 0.5:  # catch it in a write: look for a half-written file, and strike
-            deadline = time.monotonic() + rng.uniform(2.5, 5.0)
-            while time.monotonic() < deadline and process.poll() is None:
-                if hit.exists() and any(hit.rglob("*.tmp")) and rng.random() < 0.05:
-                    break
-        else:
-            time.sleep(rng.uniform(1.5, 4.5))
+        process = go_on(method, participation, hit)
+        strike(process, hit, rng)
         if process.poll() is not None:
             assert process.returncode == 0, process.stderr.read().decode() if process.stderr else ""
             process.communicate()
@@ -79,11 +99,7 @@ def killed_run(method: str, participation: float, kills: int, rng: random.Random
         process.communicate()
         seen[where(hit)] += 1
         done += 1
-    process = (
-        start("resume", str(hit))
-        if (hit / "plan.toml").exists()
-        else start(*settings(method, participation), "--out", str(hit), "--force")
-    )
+    process = go_on(method, participation, hit)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, f"{method}: {err.decode()}"
     assert outcome(hit) == outcome(alone), f"{method} at {participation}: a resumed run differs"
