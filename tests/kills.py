@@ -23,10 +23,10 @@ METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr
 ROUNDS = 60
 
 
-def settings(method: str, participation: float) -> list[str]:
+def settings(method: str, participation: float, rounds: int) -> list[str]:
     matching = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"} if method in METHODS[5:] else {}
     return [
-        *("run", "--method", method, "--model", "mlp", "--width", "16", "--rounds", str(ROUNDS), "--batch", "32"),
+        *("run", "--method", method, "--model", "mlp", "--width", "16", "--rounds", str(rounds), "--batch", "32"),
         *("--participation", str(participation), "--set", "machine.threads=1", "--set", "run.eval_every=2"),
         *(part for key, value in matching.items() for part in ("--set", f"method.{key}={value}")),
     ]
@@ -37,11 +37,11 @@ def start(*argv: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def go_on(method: str, participation: float, folder: Path) -> subprocess.Popen[bytes]:
+def go_on(method: str, participation: float, rounds: int, folder: Path) -> subprocess.Popen[bytes]:
     """Resumes, or starts anew where the kill came before there was a plan."""
     if (folder / "plan.toml").exists():
         return start("resume", str(folder))
-    return start(*settings(method, participation), "--out", str(folder), "--force")
+    return start(*settings(method, participation, rounds), "--out", str(folder), "--force")
 
 
 def outcome(folder: Path) -> tuple[str, list[object]]:
@@ -80,16 +80,18 @@ def strike(process: subprocess.Popen[bytes], folder: Path, rng: random.Random) -
                 return
 
 
-def killed_run(method: str, participation: float, kills: int, rng: random.Random, work: Path) -> Counter[str]:
+def killed_run(
+    method: str, participation: float, kills: int, rng: random.Random, work: Path, rounds: int = ROUNDS
+) -> Counter[str]:
     """One run killed `kills` times, compared with one left alone."""
     alone, hit = work / "alone", work / "hit"
-    process = start(*settings(method, participation), "--out", str(alone))
+    process = start(*settings(method, participation, rounds), "--out", str(alone))
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err.decode()
     seen: Counter[str] = Counter()
     done = 0
     while done < kills:
-        process = go_on(method, participation, hit)
+        process = go_on(method, participation, rounds, hit)
         strike(process, hit, rng)
         if process.poll() is not None:
             assert process.returncode == 0, process.stderr.read().decode() if process.stderr else ""
@@ -99,7 +101,7 @@ def killed_run(method: str, participation: float, kills: int, rng: random.Random
         process.communicate()
         seen[where(hit)] += 1
         done += 1
-    process = go_on(method, participation, hit)
+    process = go_on(method, participation, rounds, hit)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, f"{method}: {err.decode()}"
     assert outcome(hit) == outcome(alone), f"{method} at {participation}: a resumed run differs"

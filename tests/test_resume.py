@@ -37,7 +37,7 @@ TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.thr
 @pytest.mark.parametrize(("method", "part"), [("fedptr", 0.4), ("feddc", 1.0)])
 def test_killed_runs_end_as_if_they_had_not_been(method: str, part: float, tmp_path: Path) -> None:
     """The quick version of `make soak`."""
-    seen = killed_run(method, part, 2, random.Random(method), tmp_path)
+    seen = killed_run(method, part, 2, random.Random(method), tmp_path, rounds=20)
     assert sum(seen.values()) >= 1
 
 
