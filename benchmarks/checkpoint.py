@@ -58,6 +58,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
         few, many = seconds(100, Path(a)), seconds(10_000, Path(b))
-    print(f"checkpoint, 10 clients took part: {1000 * few:.1f} ms of 100, {1000 * many:.1f} ms of 10,000 ({many / few:.2f}×)")
+    print("a checkpoint after ten clients took part,", end=" ")
+    print(f"of 100: {1000 * few:.1f} ms, of 10,000: {1000 * many:.1f} ms ({many / few:.2f}×)")
     without, with_ = rounds()
-    print(f"SCAFFOLD on digits, ten clients: {with_:.3f} s a round with checkpoints, {without:.3f} s without ({with_ / without:.2f}×)")
+    print("SCAFFOLD on digits, ten clients, seconds a round:", end=" ")
+    print(f"{with_:.3f} with checkpoints, {without:.3f} without ({with_ / without:.2f}×)")

@@ -1,10 +1,17 @@
-"""x"""
+"""The memory a run is estimated to need, beside what it takes; tunes the factors in fedptr/memory.py.
+
+    python benchmarks/memory.py            prints the table; about ten minutes
+
+Each row is a run of a few rounds on random images, in a process of its own. What is measured is the peak of the
+resident memory above what was there before the first round.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,105 +19,92 @@ import torch
 
 from fedptr import memory, samples
 from fedptr.data.dataset import Dataset
+from fedptr.experiment import make_task
 from fedptr.federation import federate, last
-from fedptr.keys import Key
-from fedptr.models import build
 from fedptr.plan import check
 from fedptr.summary import peak_memory, reset_peak_memory
-from fedptr.task import Classification
+
+Case = dict[str, Any]
+PHOTO, DIGIT = (3, 32, 32), (1, 8, 8)
 
 
-def one(case: dict[str, Any]) -> None:
+def training(shape: tuple[int, ...], batch: int, **model: Any) -> Case:
+    """One client whose samples are one batch."""
+    return case(shape, 1, batch, 1, model, {"name": "fedavg"}, {"batch": batch, "epochs": 3})
+
+
+def evaluation(shape: tuple[int, ...], **model: Any) -> Case:
+    return case(shape, 1, 2, 1000, model, {"name": "fedavg"}, {"batch": 2})
+
+
+def matching(shape: tuple[int, ...], ipc: int, **model: Any) -> Case:
+    return case(shape, 1, 2, 1, model, {"name": "fedptr", "m": 1, "H": 3, "R": 5, "ipc": ipc}, {"batch": 2})
+
+
+def states(clients: int, method: str, **settings: Any) -> Case:
+    """So many clients that what they keep is most of it."""
+    return case(DIGIT, clients, 2, 1, {"name": "mlp", "width": 256}, {"name": method, **settings}, {"batch": 2})
+
+
+def case(shape: tuple[int, ...], clients: int, n: int, tests: int, model: Any, method: Any, local: Any) -> Case:
+    plan = {"run": {"rounds": 4}, "model": model, "method": method, "local": local}
+    return {"shape": shape, "clients": clients, "n": n, "tests": tests, "plan": plan}
+
+
+def cases() -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for shape, widths, depth in ((PHOTO, (16, 64, 128), 3), (DIGIT, (16, 128), 2)):
+        for width in widths:
+            model = {"name": "convnet", "width": width, "depth": depth}
+            name = f"convnet {width}, {'×'.join(map(str, shape))}"
+            found |= {f"{name}, batch {batch}": training(shape, batch, **model) for batch in (50, 500)}
+            found |= {f"{name}, 1000 test images": evaluation(shape, **model)}
+            found |= {f"{name}, matching, ipc {ipc}": matching(shape, ipc, **model) for ipc in (1, 10)}
+    found |= {
+        "mlp 128, 3×32×32, batch 500": training(PHOTO, 500, name="mlp"),
+        "mlp 128, 3×32×32, 1000 test images": evaluation(PHOTO, name="mlp"),
+        "mlp 128, 3×32×32, matching, ipc 10": matching(PHOTO, 10, name="mlp"),
+        "lenet, 3×32×32, batch 500": training(PHOTO, 500, name="lenet"),
+        "resnet18 16, 3×32×32, batch 50": training(PHOTO, 50, name="resnet18", width=16),
+        "resnet18 16, 3×32×32, matching, ipc 1": matching(PHOTO, 1, name="resnet18", width=16),
+        "mlp 256, 1×8×8, 200 clients, scaffold": states(200, "scaffold"),
+        "mlp 256, 1×8×8, 200 clients, feddyn": states(200, "feddyn"),
+        "mlp 256, 1×8×8, 200 clients, fedptr": states(200, "fedptr", ipc=1, m=1, H=1, R=2),
+        "mlp 256, 1×8×8, 200 clients, fedptr-s": states(200, "fedptr-s", ipc=1, m=1, H=1, R=2),
+    }
+    return found
+
+
+def measure(shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any) -> tuple[memory.Estimate, int]:
+    """Estimated and measured."""
     torch.set_num_threads(1)
-    shape, classes = tuple(case.pop("shape")), 10
-    n_clients, n, tests = case.pop("clients"), case.pop("n"), case.pop("tests")
-    plan = check(case)
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (n_clients * n + tests, *shape), dtype=np.uint8)
-    y = np.arange(len(x)) % classes
-    cut = n_clients * n
-    data = Dataset("d", x[:cut], y[:cut], x[cut:], y[cut:], (128.0,), (64.0,), tuple("0123456789"), "")
-    train, test = samples.of(data)
-    clients = train.split(np.array_split(np.arange(cut), n_clients))
-    with Key(0).fixed("init"):
-        task = Classification(build(plan.model, shape, classes), shape, classes)
-    parts, states = memory.estimate(plan, memory.blueprint(plan, shape, classes), [n] * n_clients, tests)
+    plan, cut, channels = check(plan), clients * n, shape[0]
+    x = np.random.default_rng(0).integers(0, 256, (cut + tests, *shape), dtype=np.uint8)
+    y = np.arange(len(x)) % 10
+    moments = ((128.0,) * channels, (64.0,) * channels)
+    data = Dataset("noise", x[:cut], y[:cut], x[cut:], y[cut:], *moments, tuple("0123456789"), "")
+    (train, test), task = samples.of(data), make_task(plan, data, "cpu")
+    parts = train.split(np.array_split(np.arange(cut), clients))
     reset_peak_memory()
     before = peak_memory()
-    last(federate(plan.method, task, clients, test if tests > 1 else test, plan.run, plan.local))
-    foot = memory.footprint(memory.blueprint(plan, shape, classes))
-    print(json.dumps({"measured": peak_memory() - before, "parts": parts, "states": states, "foot": foot._asdict()}))
+    last(federate(plan.method, task, parts, test, plan.run, plan.local))
+    peak = peak_memory() - before
+    return memory.estimate(plan, memory.footprint(task), 10, [n] * clients, tests), peak
 
 
-C, D = (3, 32, 32), (1, 8, 8)
-MATCH = {"H": 2, "R": 3}
-CASES = []
-for shape, widths in ((C, (16, 64, 128)), (D, (16, 128))):
-    for w in widths:
-        for batch in (50, 500):
-            CASES.append(
-                dict(
-                    shape=shape,
-                    clients=1,
-                    n=batch,
-                    tests=1,
-                    model={"name": "convnet", "width": w, "depth": 3 if shape == C else 2},
-                    local={"batch": batch, "epochs": 3},
-                    method={"name": "fedavg"},
-                    run={"rounds": 2},
-                )
-            )
-        CASES.append(
-            dict(
-                shape=shape,
-                clients=1,
-                n=2,
-                tests=1000,
-                model={"name": "convnet", "width": w, "depth": 3 if shape == C else 2},
-                local={"batch": 2},
-                method={"name": "fedavg"},
-                run={"rounds": 2},
-            )
-        )
-        for ipc in (1, 10):
-            CASES.append(
-                dict(
-                    shape=shape,
-                    clients=1,
-                    n=2,
-                    tests=1,
-                    model={"name": "convnet", "width": w, "depth": 3 if shape == C else 2},
-                    local={"batch": 2},
-                    method={"name": "fedptr", "ipc": ipc, **MATCH},
-                    run={"rounds": 5},
-                )
-            )
+def table() -> None:
+    print("| run | most of it | estimate, MB | measured, MB | ratio |", "|---|---|---:|---:|---:|", sep="\n")
+    for name, asked in cases().items():
+        command = [sys.executable, __file__, json.dumps(asked)]
+        answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        needed, peak = memory.Estimate(**answer["estimate"]), answer["peak"]
+        row = f"{needed.total / 1e6:.0f} | {peak / 1e6:.0f} | {needed.total / peak:.2f}"
+        print(f"| {name} | {needed.most[0]} | {row} |", flush=True)
+
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        one(json.loads(sys.argv[1]))
+        needed, peak = measure(**json.loads(sys.argv[1]))
+        print(json.dumps({"estimate": asdict(needed), "peak": peak}))
     else:
-        for case in CASES:
-            done = subprocess.run([sys.executable, __file__, json.dumps(case)], capture_output=True, text=True)
-            if done.returncode:
-                print(done.stderr[-500:])
-                continue
-            r = json.loads(done.stdout)
-            M = 1e6
-            f = r["foot"]
-            print(
-                case["shape"][1],
-                case["model"]["width"],
-                "b",
-                case["local"]["batch"],
-                "n",
-                case["n"],
-                "t",
-                case["tests"],
-                case["method"].get("ipc", ""),
-                "meas %.1f" % (r["measured"] / M),
-                {k: round(v / M, 1) for k, v in r["parts"].items()},
-                "st %.1f" % (r["states"] / M),
-                {k: round(v / 1e3, 1) for k, v in f.items()},
-                flush=True,
-            )
+        table()

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedptr import samples
+from fedptr import memory, samples
 from fedptr.data.dataset import Dataset, subset
 from fedptr.data.load import load
 from fedptr.data.partition import partition
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.keys import Key
-from fedptr.models import build
+from fedptr.models import Shape, build
 from fedptr.plan import DataPlan, Plan
 from fedptr.samples import Samples
 from fedptr.task import Classification
+from fedptr.trajectory import Trajectory
+from fedptr.trial import trial
 
 
 @dataclass(frozen=True)
@@ -41,34 +42,47 @@ def load_data(plan: DataPlan) -> Dataset:
 
 
 def prepare(plan: Plan) -> Experiment:
-    """Everything up to the first round."""
+    """Everything up to the first round; a plan that cannot run is refused here."""
     if plan.machine.threads:
         torch.set_num_threads(plan.machine.threads)
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
     train, test = samples.of(dataset, device)
-    return Experiment(dataset, split, make_task(plan, dataset, device), train.split(split.clients), test)
+    if not own(plan):
+        memory.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
+    experiment = Experiment(dataset, split, make_task(plan, dataset, device), train.split(split.clients), test)
+    vet(plan, experiment)
+    return experiment
+
+
+def vet(plan: Plan, experiment: Experiment) -> None:
+    """Whether a plan can run: an own model does what its method needs, and everything fits into memory."""
+    if own(plan):
+        trial(plan.model.name, experiment.task, isinstance(plan.method, Trajectory), plan.run.seed)
+    memory.check(plan, experiment.task, experiment.split.sizes, len(experiment.test))
+
+
+def own(plan: Plan) -> bool:
+    """Whether the model is the user's: those in fedptr.models are known to work."""
+    return ":" in plan.model.name
 
 
 def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
-    """The plan's model, initialised from the run's seed; an own model is tried on two images first."""
-    channels, height, width = dataset.train_x.shape[1:]
+    """The plan's model, initialised from the run's seed."""
     classes = len(dataset.classes)
     with Key(plan.run.seed).fixed("init"):
-        model = build(plan.model, (channels, height, width), classes)
+        model = build(plan.model, shape(dataset), classes)
     try:
-        task = Classification(model, (channels, height, width), classes, device)
-        with Key(plan.run.seed).fixed("trial"), torch.no_grad():
-            model.eval()
-            out = model(torch.zeros(2, channels, height, width, device=device))
-    except Exception as error:
-        size = f"{channels}×{height}×{width}"
+        return Classification(model, shape(dataset), classes, device)
+    except Exception as error:  # a layer that does not know its size yet, or a device that is too small
+        size = "×".join(map(str, shape(dataset)))
         raise UserError(f"model {plan.model.name} cannot take {size} images: {error}") from error
-    if not isinstance(out, Tensor) or tuple(out.shape) != (2, classes):
-        got = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise UserError(f"model {plan.model.name} must turn 2 images into a tensor of shape (2, {classes}), not {got}")
-    return task
+
+
+def shape(dataset: Dataset) -> Shape:
+    channels, height, width = dataset.train_x.shape[1:]
+    return channels, height, width
 
 
 def choose_device(name: str) -> str:

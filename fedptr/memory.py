@@ -1,119 +1,196 @@
 """Whether a run fits into memory, said before it starts instead of by the system's killer in round 3.
 
-    saved      bytes per image that a forward pass keeps for the backward pass, counted on a few images
-    widest     the largest of these tensors, per image
-    model      bytes of the parameters
+    saved    bytes per image of the activations that a forward pass keeps for the backward pass
+    widest   the largest of these tensors, per image
+    model    bytes of the parameters
 
-A phase's peak is its images times these times a factor. benchmarks/memory.py measured the factors, on the CPU.
+The first two are counted on a few images; a phase's peak is its images times these times factors that
+benchmarks/memory.py measures, on the CPU.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from fedptr.errors import UserError
+from fedptr.free import free
 from fedptr.keys import Key
 from fedptr.methods.fedavg import FedAvg
-from fedptr.models import build
+from fedptr.models import Shape, build
 from fedptr.plan import Plan
 from fedptr.projected import Projected
 from fedptr.task import Batch, Classification
 from fedptr.trajectory import Trajectory, usual_ipc
 
 CHUNK = 1000  # images at a time in `Samples.chunks`
-TRAINING, EVALUATION, MATCHING = 1.0, 1.0, 1.0  # times what one forward pass saves, or its widest tensor
-IMAGES = 4  # a batch while it is picked and normalised
-VECTORS = 8  # the model, its gradient, velocity, pull … at the same time
-ELSE = 0  # what libraries set up on first use
+HEAP = 32e6  # glibc takes smaller blocks from a heap, which the ever-changing sizes leave full of holes
+EVALUATION = 2.1  # times the widest activation: what goes into a layer, and what comes out
+IMAGES = 4  # times a batch of images, while it is picked and normalised, or learned
+VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
+ELSE = 32e6  # what torch sets up on first use
+
+
+class Factors(NamedTuple):
+    saved: float
+    widest: float
+    holes: float  # in the heap, times both
+
+
+TRAINING, MATCHING = Factors(0.95, 3.5, 1.45), Factors(3.2, 4.3, 2.0)
 
 
 class Footprint(NamedTuple):
-    """Bytes a task takes, apart from how many images are used at a time."""
+    """Bytes that a task takes by itself, and for each image."""
 
     model: int
     image: int
-    saved: float
-    widest: float
+    saved: float = 0
+    widest: float = 0
+
+    def peak(self, images: int, times: Factors) -> float:
+        """Of a gradient over so many images; the holes do not grow with tensors that are too large for the heap."""
+        small = images if images * self.widest <= HEAP else HEAP / self.widest
+        return (self.saved * times.saved + self.widest * times.widest) * max(images, small * times.holes)
 
 
-def footprint(task: Classification) -> Footprint:
-    """Counted on 2 and on 4 images, whose difference is free of what does not grow with the batch."""
-    few, more = saved_tensors(task, 2), saved_tensors(task, 4)
-    saved = max(0, sum(more) - sum(few)) / 2
-    return Footprint(4 * size(task), 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 4))
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by phase, of which only one is under way at a time, and of all that is kept beside them."""
+
+    phases: dict[str, float]
+    states: float
+
+    @property
+    def total(self) -> float:
+        return max(self.phases.values()) + self.states + ELSE
+
+    @property
+    def most(self) -> tuple[str, float]:
+        """The largest part."""
+        return max([*self.phases.items(), ("the states of all clients", self.states)], key=lambda part: part[1])
 
 
-def size(task: Classification) -> int:
-    return task.layers[-1].stop
+def check(plan: Plan, task: Classification, clients: Sequence[int], tests: int) -> None:
+    """Raises the sentence that says what does not fit, by how much, and what to change."""
+    refuse(plan, footprint(task), task.classes, clients, tests, task.device)
 
 
-def saved_tensors(task: Classification, n: int) -> list[int]:
-    """Bytes of every tensor, other than the parameters, that the loss of n images keeps for its gradient."""
-    # Not task.init(): torch.cat of `meta` tensors imports 800 modules.
-    w = torch.zeros(size(task), device=task.device).requires_grad_()
-    batch = Batch(
-        torch.zeros(n, *task.shape, device=task.device), torch.zeros(n, dtype=torch.int64, device=task.device)
-    )
-    kept = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage  # held, so that no later one gets its address
-        return tensor
-
-    with Key(0).fixed("footprint"), saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = task.loss(w, batch)
-    del loss
-    kept.pop(w.untyped_storage()._cdata, None)
-    return [storage.nbytes() for storage in kept.values()]
-
-
-def blueprint(plan: Plan, shape: tuple[int, int, int], classes: int) -> Classification:
-    """A built-in model without any numbers in it, however large."""
+def check_size(plan: Plan, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+    """The same of a built-in model before it is made, as it may be too large for that. Activations do not count yet."""
+    # On `meta` tensors have no numbers. A forward pass would tell all, but the first one there takes two seconds.
     with torch.device("meta"):
-        return Classification(build(plan.model, shape, classes), shape, classes, "meta")
+        parameters = sum(p.numel() for p in build(plan.model, shape, classes).parameters())
+    refuse(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
 
 
-def estimate(plan: Plan, task: Classification, clients: Sequence[int], tests: int) -> tuple[dict[str, float], float]:
-    foot, method, local = footprint(task), plan.method, plan.local
-    largest, aux = max(clients), auxiliary(method, task.classes)
-    one_batch = foot.saved * TRAINING + foot.image * IMAGES
-    joined = aux if not isinstance(method, Projected) else 0
-    parts = {
-        "training": one_batch * min(local.batch, largest + joined) + VECTORS * foot.model,
-        "evaluation": (foot.widest * EVALUATION + foot.image * IMAGES) * min(CHUNK, tests),
+def refuse(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+    there = free(device)
+    if there is None or not plan.machine.memory_check:
+        return
+    needed = estimate(plan, foot, classes, clients, tests)
+    if needed.total > there:
+        part, size = needed.most
+        raise UserError(
+            f"this run needs about {shown(needed.total)} of memory, {shown(size)} of it for {part}, and "
+            f"{shown(there)} are free; {remedy(part, plan)}, or set machine.memory_check = false to try it anyway"
+        )
+
+
+def shown(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def remedy(part: str, plan: Plan) -> str:
+    """What makes this part of the memory smaller."""
+    smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
+    matching = isinstance(plan.method, Trajectory)
+    batch = "lower method.aux_batch" if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch"
+    return {
+        "training": f"lower local.batch, or {smaller}",
+        "evaluation": smaller,
+        "full gradients": f"turn local.gamma, local.record_gamma and method.option I off, or {smaller}",
+        "matching": f"{batch}, lower method.ipc, or {smaller}",
+        "projection": f"lower method.ipc, or {smaller}",
+    }.get(part, f"lower split.clients{', method.m or method.ipc' if matching else ''}, or {smaller}")
+
+
+def estimate(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int) -> Estimate:
+    """The peak of a run whose clients have so many samples each."""
+    method = plan.method
+    aux = auxiliary(method, classes)
+    largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
+
+    def gradient(images: int) -> float:
+        batch = foot.image * images
+        return max(foot.peak(images, TRAINING) + batch, IMAGES * batch) + VECTORS * foot.model
+
+    phases = {
+        "training": gradient(min(plan.local.batch, largest)),
+        "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(CHUNK, tests),
     }
-    if local.gamma or local.record_gamma or getattr(method, "option", "") == "I":
-        parts["full gradients"] = one_batch * min(CHUNK, largest + joined) + VECTORS * foot.model
-    if aux and isinstance(method, Trajectory):
-        step = min(method.aux_batch or aux, aux)
-        parts["matching"] = foot.saved * MATCHING * step + foot.image * IMAGES * aux + (method.R + VECTORS) * foot.model
+    if plan.local.gamma or plan.local.record_gamma or getattr(method, "option", "II") == "I":
+        phases["full gradients"] = gradient(min(CHUNK, largest))
     if aux and isinstance(method, Projected):
-        parts["projection"] = one_batch * aux + VECTORS * foot.model
-    return parts, kept(plan, foot, sum(1 for n in clients if n), aux)
+        phases["projection"] = gradient(aux)
+    if aux and isinstance(method, Trajectory):
+        student = foot.peak(min(method.aux_batch or aux, aux), MATCHING)
+        phases["matching"] = student + IMAGES * foot.image * aux + (VECTORS + method.R) * foot.model
+    return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux))
 
 
 def auxiliary(method: FedAvg, classes: int) -> int:
-    """Auxiliary images of one owner."""
-    if not isinstance(method, Trajectory) or not getattr(method, "active", True):
+    """How many auxiliary images their owner has."""
+    if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
         return 0
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
-def kept(plan: Plan, foot: Footprint, clients: int, aux: int) -> float:
-    method = plan.method
+def states(plan: Plan, foot: Footprint, clients: int, aux: int) -> float:
+    """What clients and server keep, once more what a cohort is about to replace, and the cohort's replies."""
     cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
-    m = getattr(method, "m", 0)
+    client, server = (kept(plan.method, foot, aux, f"{who} keeps") for who in ("client", "server"))
+    generations = clients + cohort + (clients if plan.run.checkpoint_every > 1 else 0)
+    target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
+    reply = foot.model * (float(plan.method.cost["up"]) + target)
+    return generations * client + cohort * reply + 3 * (server + foot.model)
 
-    def held(cost: str) -> float:
-        models = m + 2 if cost.startswith("m+1") else float(cost)
-        return models * foot.model * (1 if aux or not m else 0) + ("D̃" in cost) * 2 * aux * foot.image
 
-    client, server = held(method.cost["client keeps"]), held(method.cost["server keeps"])
-    up = float(method.cost["up"]) + (1 if aux else 0)
-    return (clients + cohort) * client + 2 * (server + foot.model) + cohort * up * foot.model
+def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
+    """A method's own words on what it keeps, in bytes."""
+    cost = method.cost[who]
+    if isinstance(method, Trajectory) and "D̃" in cost:
+        # One more than m+1: a trail's first row is cut off, not freed.
+        return (method.m + 2) * foot.model + 2 * aux * foot.image if aux else 0
+    return float(cost) * foot.model
+
+
+def footprint(task: Classification) -> Footprint:
+    """Counted on 2 and on 3 images: the difference is free of what does not grow with the batch."""
+    few, more = saved_tensors(task, 2), saved_tensors(task, 3)
+    saved = max(0, sum(more) - sum(few))
+    return Footprint(4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3))
+
+
+def saved_tensors(task: Classification, n: int) -> list[int]:
+    """Bytes of each tensor, other than parameters and images, that the loss of n images keeps for its gradient."""
+    w = task.init().requires_grad_()
+    x, y = torch.zeros(n, *task.shape, device=task.device), torch.zeros(n, dtype=torch.int64, device=task.device)
+    seen = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage._cdata] = storage  # held, so that no other gets its address
+        return tensor
+
+    with Key(0).fixed("footprint"), saved_tensors_hooks(pack, lambda tensor: tensor):
+        task.loss(w, Batch(x, y))
+    for known in (w, x):
+        seen.pop(known.untyped_storage()._cdata, None)
+    return [storage.nbytes() for storage in seen.values()]

@@ -49,6 +49,7 @@ class DataPlan:
 class MachinePlan:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
     threads: int = setting(0, "CPU threads; 0 = PyTorch's choice", ge=0, le=1024)
+    memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory")
 
 
 @dataclass(frozen=True)

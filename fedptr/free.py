@@ -1,0 +1,55 @@
+"""How much memory this process may still take: what the machine has left, or less where a container has a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+# A container's limit, what it uses, and which part of that is file cache that is given up when needed; by version.
+CGROUPS = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def free(device: str) -> int | None:
+    """Bytes left on a device; None where nobody says."""
+    if device.startswith("cuda"):
+        unused, _ = torch.cuda.mem_get_info(device)
+        return unused + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    left = available(Path("/proc/meminfo")) if device == "cpu" else None
+    return left if left is None else min([left, *containers(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def available(meminfo: Path) -> int | None:
+    try:
+        line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):  # not Linux
+        return None
+
+
+def containers(mine: Path, root: Path) -> Iterator[int]:
+    """Bytes left in each control group this process is in; inside a container the group's own path may not be seen."""
+    try:
+        lines = [line.split(":", 2) for line in mine.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers in CGROUPS:
+            top = root / controllers
+            group = top / path.strip("/")
+            for folder in (group, *group.parents):
+                if folder == top or top in folder.parents:
+                    yield from left_in(folder, *CGROUPS[controllers])
+
+
+def left_in(folder: Path, limit: str, usage: str, cache: str) -> Iterator[int]:
+    try:
+        most, used = (int((folder / name).read_text()) for name in (limit, usage))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        yield max(0, most - used + int(stat.get(cache, 0)))
+    except (OSError, ValueError):  # "max", or no such group
+        return
