@@ -166,8 +166,7 @@ def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     """A method's own words on what it keeps, in bytes."""
     cost = method.cost[who]
     if isinstance(method, Trajectory) and "D̃" in cost:
-        # One more than m+1: a trail's first row is cut off, not freed.
-        return (method.m + 2) * foot.model + 2 * aux * foot.image if aux else 0
+        return (method.m + 1) * foot.model + 2 * aux * foot.image if aux else 0
     return float(cost) * foot.model
 
 

@@ -67,7 +67,7 @@ class Trajectory:
 
     def receive(self, memory: State, x: Tensor, site: Site) -> tuple[State, State]:
         """The memory after one more global model, matched to it if that is due, and a log."""
-        trail = torch.cat([memory["trail"], x[None]])[-(self.m + 1) :]
+        trail = torch.cat([memory["trail"][-self.m :], x[None]])  # m+1 models, and no memory for one more
         memory = {**memory, "trail": trail, "seen": memory["seen"] + 1}
         if self.warm(memory) and self.due(int(memory["matched"]), site.round):
             return self.match(memory, site)

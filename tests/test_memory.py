@@ -131,9 +131,9 @@ def test_states_grow_with_clients_cohorts_and_methods() -> None:
     assert states("scaffold") == 100 + 100 + 200 + 2 * 3
     assert states("feddyn", participation=0.1) == 100 + 10 + 10 + 2 * 3
     images = 2 * 10 * FOOT.image / FOOT.model
-    assert states("fedptr", ipc=1, m=3) == pytest.approx(200 * (5 + images) + 200 + 3)
-    assert states("fedptr-s", ipc=1, m=3) == pytest.approx(100 + 3 * (1 + 5 + images))
-    assert states("naive", ipc=1, m=3) == pytest.approx(200 * (5 + images) + 100 + 3)
+    assert states("fedptr", ipc=1, m=3) == pytest.approx(200 * (4 + images) + 200 + 3)
+    assert states("fedptr-s", ipc=1, m=3) == pytest.approx(100 + 3 * (1 + 4 + images))
+    assert states("naive", ipc=1, m=3) == pytest.approx(200 * (4 + images) + 100 + 3)
     assert states("fedptr", lam=0.0) == states("fedavg")
     assert needed(4, n=0).states == pytest.approx(needed(1, n=0).states)  # who has no data keeps nothing
 
