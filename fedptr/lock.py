@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -61,7 +60,8 @@ class Stop:
         if self.number:
             raise KeyboardInterrupt
         self.number = number
-        print("fedptr: stopping after this round; again to stop at once", file=sys.stderr)
+        # Not print: the signal may have come in the middle of one, which may not be entered twice.
+        os.write(2, b"fedptr: stopping after this round; again to stop at once\n")
 
 
 @contextlib.contextmanager
