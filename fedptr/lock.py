@@ -60,8 +60,9 @@ class Stop:
         if self.number:
             raise KeyboardInterrupt
         self.number = number
-        # Not print: the signal may have come in the middle of one, which may not be entered twice.
-        os.write(2, b"fedptr: stopping after this round; again to stop at once\n")
+        with contextlib.suppress(OSError):
+            # Not print: the signal may have come in the middle of one, which may not be entered twice.
+            os.write(2, b"fedptr: stopping after this round; again to stop at once\n")
 
 
 @contextlib.contextmanager
