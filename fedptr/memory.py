@@ -24,7 +24,7 @@ from fedptr.free import free
 from fedptr.keys import Key
 from fedptr.methods.fedavg import FedAvg
 from fedptr.models import Shape, build
-from fedptr.plan import Plan
+from fedptr.plan import MachinePlan, Plan
 from fedptr.projected import Projected
 from fedptr.task import Batch, Classification
 from fedptr.trajectory import Trajectory, usual_ipc
@@ -34,6 +34,11 @@ HEAP = 32e6  # glibc takes smaller blocks from a heap, which the ever-changing s
 EVALUATION = 2.1  # times the widest activation: what goes into a layer, and what comes out
 IMAGES = 4  # times a batch of images, while it is picked and normalised, or learned
 VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
+HOLES = 1.4  # times what is kept from a matching: it lies between what was freed
+CLIENTS, ENOUGH = (
+    0.25,
+    100e6,
+)  # of what is free, and at most, for clients' states: to read one takes no time to speak of
 ELSE = 32e6  # what torch sets up on first use
 
 
@@ -74,7 +79,7 @@ class Estimate:
     @property
     def most(self) -> tuple[str, float]:
         """The largest part."""
-        return max([*self.phases.items(), ("the states of all clients", self.states)], key=lambda part: part[1])
+        return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
 
 
 def check(plan: Plan, task: Classification, clients: Sequence[int], tests: int) -> None:
@@ -94,13 +99,20 @@ def refuse(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], te
     there = free(device)
     if there is None or not plan.machine.memory_check:
         return
-    needed = estimate(plan, foot, classes, clients, tests)
+    needed = estimate(plan, foot, classes, clients, tests, budget(plan.machine, there))
     if needed.total > there:
         part, size = needed.most
         raise UserError(
             f"this run needs about {shown(needed.total)} of memory, {shown(size)} of it for {part}, and "
             f"{shown(there)} are free; {remedy(part, plan)}, or set machine.memory_check = false to try it anyway"
         )
+
+
+def budget(machine: MachinePlan, there: float | None) -> float:
+    """Bytes of clients' states that are kept in memory where so many are free; the others are on disk."""
+    if machine.client_memory == "auto":
+        return ENOUGH if there is None else min(CLIENTS * there, ENOUGH)
+    return machine.client_memory * 1e6
 
 
 def shown(size: float) -> str:
@@ -110,7 +122,8 @@ def shown(size: float) -> str:
 def remedy(part: str, plan: Plan) -> str:
     """What makes this part of the memory smaller."""
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
-    matching = isinstance(plan.method, Trajectory)
+    matching = ["method.m", "method.ipc"] if isinstance(plan.method, Trajectory) else []
+    states = ["machine.client_memory", "run.participation", *matching]
     batch = "lower method.aux_batch" if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch"
     return {
         "training": f"lower local.batch, or {smaller}",
@@ -118,11 +131,14 @@ def remedy(part: str, plan: Plan) -> str:
         "full gradients": f"turn local.gamma, local.record_gamma and method.option I off, or {smaller}",
         "matching": f"{batch}, lower method.ipc, or {smaller}",
         "projection": f"lower method.ipc, or {smaller}",
-    }.get(part, f"lower split.clients{', method.m or method.ipc' if matching else ''}, or {smaller}")
+        "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
+    }[part]
 
 
-def estimate(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int) -> Estimate:
-    """The peak of a run whose clients have so many samples each."""
+def estimate(
+    plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
+) -> Estimate:
+    """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
     aux = auxiliary(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
@@ -142,7 +158,7 @@ def estimate(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], 
     if aux and isinstance(method, Trajectory):
         student = foot.peak(min(method.aux_batch or aux, aux), MATCHING)
         phases["matching"] = student + IMAGES * foot.image * aux + (VECTORS + method.R) * foot.model
-    return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux))
+    return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
 
 
 def auxiliary(method: FedAvg, classes: int) -> int:
@@ -152,21 +168,22 @@ def auxiliary(method: FedAvg, classes: int) -> int:
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
-def states(plan: Plan, foot: Footprint, clients: int, aux: int) -> float:
-    """What clients and server keep, once more what a cohort is about to replace, and the cohort's replies."""
+def states(plan: Plan, foot: Footprint, clients: int, aux: int, budget: float) -> float:
+    """What clients (up to the budget) and server keep, what a cohort is about to replace, and the cohort's replies."""
     cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
     client, server = (kept(plan.method, foot, aux, f"{who} keeps") for who in ("client", "server"))
-    generations = clients + cohort + (clients if plan.run.checkpoint_every > 1 else 0)
+    generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
+    resting = max(min(generations * client, budget), cohort * client)  # a cohort stays until it is saved
     target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
     reply = foot.model * (float(plan.method.cost["up"]) + target)
-    return generations * client + cohort * reply + 3 * (server + foot.model)
+    return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 
 def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     """A method's own words on what it keeps, in bytes."""
     cost = method.cost[who]
     if isinstance(method, Trajectory) and "D̃" in cost:
-        return (method.m + 1) * foot.model + 2 * aux * foot.image if aux else 0
+        return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
     return float(cost) * foot.model
 
 

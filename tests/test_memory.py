@@ -130,10 +130,10 @@ def test_states_grow_with_clients_cohorts_and_methods() -> None:
     assert states("fedavg") == 100 + 3
     assert states("scaffold") == 100 + 100 + 200 + 2 * 3
     assert states("feddyn", participation=0.1) == 100 + 10 + 10 + 2 * 3
-    images = 2 * 10 * FOOT.image / FOOT.model
-    assert states("fedptr", ipc=1, m=3) == pytest.approx(200 * (4 + images) + 200 + 3)
-    assert states("fedptr-s", ipc=1, m=3) == pytest.approx(100 + 3 * (1 + 4 + images))
-    assert states("naive", ipc=1, m=3) == pytest.approx(200 * (4 + images) + 100 + 3)
+    owned = memory.HOLES * (4 + 2 * 10 * FOOT.image / FOOT.model)  # four models and D̃ with its velocity
+    assert states("fedptr", ipc=1, m=3) == pytest.approx(200 * owned + 200 + 3)
+    assert states("fedptr-s", ipc=1, m=3) == pytest.approx(100 + 3 * (1 + owned))
+    assert states("naive", ipc=1, m=3) == pytest.approx(200 * owned + 100 + 3)
     assert states("fedptr", lam=0.0) == states("fedavg")
     assert needed(4, n=0).states == pytest.approx(needed(1, n=0).states)  # who has no data keeps nothing
 
@@ -142,6 +142,26 @@ def test_rare_checkpoints_keep_an_old_generation() -> None:
     plan = {"method": {"name": "scaffold"}}
     rare = needed(100, run={"checkpoint_every": 10}, **plan).states
     assert rare - needed(100, **plan).states == 100 * FOOT.model
+
+
+def test_states_beyond_the_budget_do_not_count() -> None:
+    def states(budget: float, every: int = 1) -> float:
+        plan = check({"method": {"name": "feddyn"}, "run": {"participation": 0.1, "checkpoint_every": every}})
+        return estimate(plan, FOOT, 10, [1] * 100, 10, budget * FOOT.model).states / FOOT.model
+
+    assert states(10**9) == 100 + 10 + 10 + 2 * 3
+    assert states(30) == states(30, every=5) == 30 + 10 + 10 + 2 * 3
+    assert states(0) == 10 + 10 + 10 + 2 * 3  # the last cohort's and this one's
+
+
+def test_the_budget() -> None:
+    def budget(there: float | None, **machine: Any) -> float:
+        return memory.budget(check({"machine": machine}).machine, there)
+
+    assert budget(10**6, client_memory=0) == 0
+    assert budget(10**6, client_memory=7) == budget(None, client_memory=7) == 7e6
+    assert budget(40e6) == 10e6
+    assert budget(None) == budget(10**12) == 100e6
 
 
 MEASURE = """
@@ -249,15 +269,18 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("method", "change"),
     [
-        ({"name": "scaffold"}, "lower split.clients, or lower model.width"),
-        ({"ipc": 1}, "lower split.clients, method.m or method.ipc, or lower model.width"),
+        ({"name": "scaffold"}, "lower machine.client_memory or run.participation, or lower model.width"),
+        ({"ipc": 1}, "lower machine.client_memory, run.participation, method.m or method.ipc, or lower model.width"),
     ],
 )
 def test_too_many_clients(method: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cramped(monkeypatch, 100_000_000)
-    plan = check({"method": method, "local": {"batch": 1}})
-    with pytest.raises(UserError, match=f"for the states of all clients, and 100 MB are free; {change}"):
-        memory.refuse(plan, FOOT, 10, [1] * 3000, 10, "cpu")
+    tables = {"method": method, "local": {"batch": 1}, "run": {"participation": 0.001}}
+    memory.refuse(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
+    with pytest.raises(UserError, match=f"for the states of clients, and 100 MB are free; {change}"):
+        memory.refuse(check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu")
+    with pytest.raises(UserError, match="for the states of clients, and 100 MB are free"):
+        memory.refuse(check({**tables, "run": {}}), FOOT, 10, [1] * 3000, 10, "cpu")  # a cohort is in memory
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
@@ -306,5 +329,5 @@ def test_an_experiment_can_be_vetted_for_another_method(monkeypatch: pytest.Monk
     experiment = prepare(check({**tables, "method": {"name": "fedavg"}}))
     cramped(monkeypatch, 40_000_000)
     vet(check({**tables, "method": {"name": "fedavg"}}), experiment)
-    with pytest.raises(UserError, match=r"lower split.clients, method.m or method.ipc"):
+    with pytest.raises(UserError, match=r"lower machine.client_memory, run.participation, method.m or method.ipc"):
         vet(check({**tables, "method": {"name": "fedptr", "ipc": 5000}}), experiment)
