@@ -17,18 +17,22 @@ import torch
 
 from fedptr.checkpoint import Store
 from fedptr.federation import Run
+from fedptr.states import States
 
 SIZE, COHORT, REPEATS = 20_000, 10, 15
 
 
 def seconds(clients: int, folder: Path) -> float:
     """One checkpoint after ten of so many clients took part."""
-    states = {i: {"c_i": torch.zeros(SIZE)} for i in range(clients)}
+    states = States({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
     store = Store(folder)
-    store.states, store.indices = states, {0: dict.fromkeys(states, 0)}  # as if all had been written before
+    store.states, store.indices = (
+        states,
+        {1: torch.ones(clients, dtype=torch.int64)},
+    )  # as if all had been written before
     taken = []
-    for t in range(1, REPEATS + 1):
-        states = {**states, **{i: {"c_i": torch.full((SIZE,), float(t))} for i in range(COHORT)}}
+    for t in range(2, REPEATS + 2):
+        states = states.updated({i: {"c_i": torch.full((SIZE,), float(t))} for i in range(COHORT)})
         began = time.perf_counter()
         store.save(Run(t, {"x": torch.zeros(SIZE)}, states), {})
         taken.append(time.perf_counter() - began)

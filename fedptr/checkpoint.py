@@ -11,15 +11,15 @@ round, so nothing else has to be kept.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedptr import sealed
 from fedptr.federation import Run
 from fedptr.sealed import DamagedError, Header
-from fedptr.task import State
+from fedptr.states import Shelf, Slot, States
 
 FORMAT = "1"
 KEPT = 2
@@ -27,34 +27,36 @@ INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
 class Store:
-    """The checkpoints of one run folder."""
+    """The checkpoints of one run folder. What is loaded goes to the shelf: all into memory, or as its budget allows."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.states: Mapping[int, State] = {}  # as last saved: a state that is another object has changed
-        self.indices: dict[int, dict[int, int]] = {}  # kept checkpoint -> client -> round of its file
+    def __init__(self, folder: Path, shelf: Shelf | None = None) -> None:
+        self.folder, self.shelf = folder, shelf or Shelf()
+        self.states = States()  # as last saved
+        self.indices: dict[int, Tensor] = {}  # kept checkpoint -> round of each client's file; 0 = it has none
 
     def save(self, run: Run, header: Header) -> None:
         """One atomic step: the clients' files first, then the server's, whose name makes it count."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        index = dict(self.indices[max(self.indices)]) if self.indices else {}
-        for i, state in run.clients.items():
-            if self.states.get(i) is not state:
-                sealed.write(self.client(i, run.round), state, {"client": str(i), "round": str(run.round)})
-                index[i] = run.round
-        pairs = torch.tensor(sorted(index.items()), dtype=torch.int64).reshape(-1, 2)
-        tensors = {INDEX: pairs, **{f"server/{name}": value for name, value in run.server.items()}}
+        changed = run.clients.changed(self.states)
+        for i in changed:
+            path = self.client(i, run.round)
+            sealed.write(path, run.clients[i], {"client": str(i), "round": str(run.round)})
+            run.clients.slot(i).saved(path)
+        last = self.indices[max(self.indices)] if self.indices else torch.zeros(0, dtype=torch.int64)
+        index = torch.cat([last, last.new_zeros(max(0, max(changed, default=0) + 1 - len(last)))])
+        index[torch.tensor(changed, dtype=torch.int64)] = run.round
+        tensors = {INDEX: pairs_of(index), **{f"server/{name}": value for name, value in run.server.items()}}
         sealed.write(self.server(run.round), tensors, {**header, "format": FORMAT, "round": str(run.round)})
-        self.states, self.indices[run.round] = dict(run.clients), index
+        self.states, self.indices[run.round] = run.clients, index
         self.prune()
 
     def prune(self, keep: int = KEPT) -> None:
         """Removes what only checkpoints before the last ones needed."""
         while len(self.indices) > keep:
             oldest, following = sorted(self.indices)[:2]
-            for i, written in self.indices[oldest].items():
-                if self.indices[following][i] != written:
-                    self.client(i, written).unlink(missing_ok=True)
+            old, new = self.indices[oldest], self.indices[following]
+            for i, written in pairs_of(old * (old != new[: len(old)])).tolist():
+                self.client(i, written).unlink(missing_ok=True)
             self.server(oldest).unlink(missing_ok=True)
             del self.indices[oldest]
 
@@ -72,26 +74,43 @@ class Store:
             raise DamagedError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
         if header.get("round") != str(round_):
             raise DamagedError(f"{self.server(round_).name} is of round {header.get('round')}")
-        index = dict(tensors.pop(INDEX).tolist())
+        pairs = tensors.pop(INDEX).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
-        clients = {}
-        for i, written in index.items():
-            clients[i], own = sealed.read(self.client(i, written), device)
+        slots: dict[int, Slot] = {}
+        for i, written in pairs:  # all are read, and those beyond the shelf's budget let go again
+            path = self.client(i, written)
+            state, own = sealed.read(path, device)
             if own != {"client": str(i), "round": str(written)}:
-                raise DamagedError(f"{self.client(i, written).name} is of client {own.get('client')}")
-        return Run(round_, server, clients), header
+                raise DamagedError(f"{path.name} is of client {own.get('client')}")
+            slots |= self.shelf.put({i: state})
+            slots[i].saved(path)
+        return Run(round_, server, States(shelf=self.shelf).with_slots(slots)), header
 
     def adopt(self, run: Run) -> None:
         """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""
-        self.states = dict(run.clients)
+        self.states = run.clients
         for round_ in self.rounds():
             if round_ <= run.round:
                 with contextlib.suppress(DamagedError):
                     tensors, _ = sealed.read(self.server(round_))
-                    self.indices[round_] = dict(tensors[INDEX].tolist())
+                    self.indices[round_] = index_of(tensors[INDEX])
 
     def server(self, round_: int) -> Path:
         return self.folder / f"server-{round_}.safetensors"
 
     def client(self, i: int, round_: int) -> Path:
         return self.folder / f"client-{i}-{round_}.safetensors"
+
+
+def index_of(pairs: Tensor) -> Tensor:
+    """The round of each client's file, from (client, round)."""
+    clients, rounds = pairs.T
+    index = torch.zeros(int(clients[-1]) + 1 if len(clients) else 0, dtype=torch.int64)
+    index[clients] = rounds
+    return index
+
+
+def pairs_of(index: Tensor) -> Tensor:
+    """(client, round) of each client that has a file, in client order."""
+    clients = index.nonzero().flatten()
+    return torch.stack([clients, index[clients]], dim=1)

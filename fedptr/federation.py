@@ -22,6 +22,7 @@ from fedptr.record import Clock, describe, nbytes, split_log
 from fedptr.samples import Samples
 from fedptr.settings import setting, verify
 from fedptr.site import Reply, Site
+from fedptr.states import Shelf, States
 from fedptr.task import State, Task
 
 
@@ -40,11 +41,14 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a federation is after `round` rounds; all that is needed to go on."""
+    """Everything a federation is after `round` rounds; all that is needed to go on.
+
+    It stays what it is for as long as it is held, wherever its clients' states are and whatever later rounds do.
+    """
 
     round: int
     server: State
-    clients: Mapping[int, State]
+    clients: States
     record: dict[str, Any] = field(default_factory=dict)  # of the last round, as in rounds.jsonl
 
     @property
@@ -71,21 +75,26 @@ def federate(
     local: Local | None = None,
     faults: Faults | None = None,
     start: Run | None = None,
+    shelf: Shelf | None = None,
 ) -> Iterator[Run]:
-    """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`."""
+    """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`.
+
+    Clients' states are kept in memory, or on a shelf with a budget; a run that goes on keeps the shelf it has.
+    """
     rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         verify(settings, name)
     sizes = {i: len(data) for i, data in enumerate(clients) if len(data)}
     if not sizes:
         raise UserError("no client has any data; check the split")
+    known, total = sorted(sizes), sum(sizes.values())
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
-    run = start or begin(method, server)
+    run = start or begin(method, server, shelf)
     for t in range(run.round, rounds.rounds):
         key = Key(rounds.seed).at("round", t)
         site = replace(server, local=replace(local, lr=local.lr * local.decay**t), key=key.at("server"), round=t)
-        cohort = draw_cohort(sorted(sizes), rounds, key)
-        sites = {i: client_site(site, rounds.seed, i, clients[i], sum(sizes.values())) for i in cohort}
+        cohort = draw_cohort(known, rounds, key)
+        sites = {i: client_site(site, rounds.seed, i, clients[i], total) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
         run = next_round(method, run, site, sites, test if due else None, faults, rounds.on_failure == "drop")
         yield run
@@ -133,7 +142,7 @@ def next_round(
         "bytes_down": len(sites) * nbytes(msg),
     }
     record |= describe(run.w, server["x"], log, replies, visits, clock)
-    clients = {**run.clients, **{i: result.client for i, result in visits.items()}}
+    clients = run.clients.updated({i: result.client for i, result in visits.items()})
     return Run(site.round + 1, server, clients, record)
 
 
@@ -165,11 +174,11 @@ def visit_all(
     return visits, dropped
 
 
-def begin(method: FedAvg, site: Site) -> Run:
+def begin(method: FedAvg, site: Site, shelf: Shelf | None = None) -> Run:
     """Round 0: the server's state before anything was trained."""
     server = method.server_init(site.task.init(), site)
     buffers = site.task.initial_buffers()
-    return Run(0, server if buffers is None else {**server, "buffers": buffers}, {})
+    return Run(0, server if buffers is None else {**server, "buffers": buffers}, States(shelf=shelf))
 
 
 def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:

@@ -38,7 +38,9 @@ def not_ours(folder: Path) -> Path | None:
     """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
     inside = list(folder.rglob("*"))
     for path in inside:
-        if path.is_symlink() or not (path.is_dir() or path.parent.name == CHECKPOINTS or OURS.fullmatch(path.name)):
+        if path.is_symlink() or not (
+            path.is_dir() or CHECKPOINTS in path.relative_to(folder).parts[:-1] or OURS.fullmatch(path.name)
+        ):
             return path
     return None if any(path.name in ("rounds.jsonl", lock.NAME) for path in inside) else folder
 

@@ -3,7 +3,8 @@
 plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
 split.json           which sample belongs to which client
 rounds.jsonl         one line a round
-checkpoint/          the last two checkpoints; one when the run is finished
+checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
+                     memory has no room for
 summary.json         the result, its cost, and what it was made with
 weights.safetensors  the final global model, by parameter name
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from fedptr import memory
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
@@ -27,10 +30,12 @@ from fedptr.errors import UserError
 from fedptr.experiment import Experiment, prepare
 from fedptr.federation import Run, federate
 from fedptr.folder import CHECKPOINTS
+from fedptr.free import free
 from fedptr.history import History, Record
 from fedptr.lock import StoppedError, locked, stoppable
 from fedptr.plan import Plan
 from fedptr.sealed import DamagedError, Header, write_text
+from fedptr.states import PREFIX, Shelf
 
 Show = Callable[[Record], None]
 
@@ -40,7 +45,8 @@ def execute(plan: Plan, experiment: Experiment, out: Path, show: Show) -> tuple[
     with locked(out):
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
-        return go(plan, experiment, out, show, None, History(out))
+        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
+            return go(plan, experiment, out, show, shelf, None, History(out))
 
 
 def load_plan(out: Path) -> Plan:
@@ -55,27 +61,37 @@ def resume(plan: Plan, out: Path, show: Show) -> tuple[Record, list[Record]]:
     with locked(out):
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
         experiment = prepare(kept)
-        start, history = newest(out, identity(plan, experiment), experiment.task.device)
-        if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
-            raise UserError(f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out")
-        mend_split(out, experiment)
-        if start is not None:
-            notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
-        return go(plan, experiment, out, show, start, history or History(out))
+        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
+            start, history = newest(out, identity(plan, experiment), experiment.task.device, shelf)
+            if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
+                raise UserError(
+                    f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
+                )
+            mend_split(out, experiment)
+            if start is not None:
+                notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
+            return go(plan, experiment, out, show, shelf, start, history or History(out))
+
+
+def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
+    """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
+    for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
+        shutil.rmtree(left)
+    return Shelf(memory.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
 
 
 def go(
-    plan: Plan, experiment: Experiment, out: Path, show: Show, start: Run | None, history: History
+    plan: Plan, experiment: Experiment, out: Path, show: Show, shelf: Shelf, start: Run | None, history: History
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same = Store(out / CHECKPOINTS), identity(plan, experiment)
+    store, same = Store(out / CHECKPOINTS, shelf), identity(plan, experiment)
     if start is not None:
         store.adopt(start)
     summaries.reset_peak_memory()
     run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
     e, p = experiment, plan
     with contextlib.closing(history), stoppable() as stop:
-        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start):
+        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start, shelf):
             history.append(run.record)
             show(run.record)
             if every and (run.round % every == 0 or run.round == total or stop.number):
@@ -100,9 +116,9 @@ def identity(plan: Plan, experiment: Experiment) -> Header:
     return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest.hexdigest()}
 
 
-def newest(out: Path, same: Header, device: str) -> tuple[Run | None, History | None]:
+def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> tuple[Run | None, History | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
-    store, problems = Store(out / CHECKPOINTS), []
+    store, problems = Store(out / CHECKPOINTS, shelf), []
     for round_ in store.rounds():
         try:
             run, header = store.load(round_, device)

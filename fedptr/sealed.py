@@ -30,12 +30,17 @@ Header = dict[str, str]
 
 
 def write(path: Path, tensors: State, header: Header) -> None:
-    # Clones, because states may share memory (a trail's last model is the server's) and a file's tensors may not.
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    content = save(plain, {**header, "sha256": seal(plain, header)})
+    content = pack(tensors, header)
     with replacing(path) as scratch, open(scratch, "xb") as file:
         file.write(content)
         flush(file)
+
+
+def pack(tensors: State, header: Header) -> bytes:
+    """The content of a sealed file."""
+    # Clones, because states may share memory (a trail's last model is the server's) and a file's tensors may not.
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    return bytes(save(plain, {**header, "sha256": seal(plain, header)}))
 
 
 def read(path: Path, device: str = "cpu") -> tuple[State, Header]:
@@ -52,7 +57,8 @@ def read(path: Path, device: str = "cpu") -> tuple[State, Header]:
     expected = header.pop("sha256", "")
     if seal(tensors, header) != expected:
         raise DamagedError(f"{path.name} does not match its checksum")
-    return {name: value.to(device) for name, value in tensors.items()}, header
+    # Copies, because arithmetic may depend on where a tensor begins, and torch's own begin as those of the run did.
+    return {name: value.to(device, copy=True) for name, value in tensors.items()}, header
 
 
 def seal(tensors: State, header: Header) -> str:
