@@ -1,0 +1,81 @@
+"""Clocks: several ways to do the same work, run in turns, and how their times compare within each turn.
+
+A shared machine is now fast, now slow. Whatever is compared is therefore run in the same turn, seconds apart, next to a
+matrix product that says how fast the machine was; what is reported is the median of the ratios within the turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+GEMM = "gemm"
+SIDE, PRODUCTS = 2048, 3
+
+Work = Callable[[], object]
+Times = dict[str, list[float]]
+
+
+class Spread(NamedTuple):
+    """The median of some repeats and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def interleaved(candidates: Mapping[str, Work], repeats: int) -> Times:
+    """Seconds of every candidate, and of the calibration, in each repeat; the order turns round every time.
+
+    Each runs once before, unmeasured: what is compiled or started only once is not part of a figure.
+    """
+    works = {GEMM: gemm(), **candidates}
+    for work in works.values():
+        work()
+    taken: Times = {name: [] for name in works}
+    for turn in range(repeats):
+        for name in sorted(works, reverse=bool(turn % 2)):
+            began = time.perf_counter()
+            works[name]()
+            taken[name].append(time.perf_counter() - began)
+    return taken
+
+
+def gemm() -> Work:
+    """A few float32 products of square matrices, as fast as this machine can multiply."""
+    a, b, c = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
+
+    def work() -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(a, b, out=c)
+
+    return work
+
+
+def gflops(times: Times) -> Spread:
+    """GFLOP/s of the calibration; a product of n×n matrices is 2n³ operations."""
+    return spread([PRODUCTS * 2 * SIDE**3 / seconds / 1e9 for seconds in times[GEMM]])
+
+
+def ratios(times: Times, slow: str, fast: str) -> list[float]:
+    """How many times as long one took as the other, repeat by repeat.
+
+    >>> ratios({"a": [4.0, 6.0], "b": [2.0, 2.0]}, "a", "b")
+    [2.0, 3.0]
+    """
+    return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(median=2.0, low=1.5, high=2.5)
+    """
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
