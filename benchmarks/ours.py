@@ -1,0 +1,76 @@
+"""Our side of every figure, through the same functions a run uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from work import CLASSES, SHAPE, network, photos
+
+from fedptr.federation import Rounds, Run, federate
+from fedptr.keys import Key
+from fedptr.local import Local, Trained, local_sgd
+from fedptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
+from fedptr.methods.fedavg import FedAvg
+from fedptr.samples import Samples
+from fedptr.site import Site
+from fedptr.task import Batch, Classification
+
+
+def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
+    """The task as a user's run has it; the one place to change when that changes."""
+    return Classification(network(width).to(dtype), SHAPE, CLASSES)
+
+
+def site(task: Classification, data: Samples | None, local: Local) -> Site:
+    return Site(task, local, Key(0).at("bench"), 0, 10, data)
+
+
+def train(task: Classification, data: Samples, batch: int) -> Trained:
+    """One epoch of a FedAvg client."""
+    return local_sgd(FedAvg(), {"x": task.init()}, {}, site(task, data, Local(batch=batch)), {})
+
+
+def rounds(
+    method: FedAvg, task: Classification, clients: list[Samples], batch: int, start: Run | None = None
+) -> Iterator[Run]:
+    """Rounds without end, one at a time."""
+    return federate(method, task, clients, None, Rounds(rounds=1_000_000), Local(batch=batch), start=start)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One outer step: a stretch of real training to be matched, auxiliary images, and the student's random draws."""
+
+    task: Classification
+    start: Tensor
+    end: Tensor
+    aux: Auxiliary
+    steps: list[Step]
+
+    def solve(self) -> tuple[float, Tensor, Tensor]:
+        return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)
+
+
+def problem(width: int, images: int, R: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Problem:
+    """The same problem in either precision: it is made in float32 and then cast."""
+    task = ours(width, dtype)
+    start = Classification(network(width), SHAPE, CLASSES).init()
+    end = trained(width, start, seed)
+    X, y = photos(images, seed)
+    aux = Auxiliary(X, y, torch.tensor(0.01), torch.zeros_like(X), torch.tensor(0.0))
+    cast = Auxiliary(*(part if part is y else part.to(dtype) for part in aux))
+    how = Matching(H=1, R=R, lr_img=1.0, lr_beta=1e-5, momentum=0.5, batch=0, dsa=True)
+    steps = draw_steps(how, images, SHAPE, Key(seed)("mtt-batch"), Key(seed)("mtt-aug"))
+    return Problem(task, start.to(dtype), end.to(dtype), cast, steps)
+
+
+def trained(width: int, start: Tensor, seed: int, steps: int = 10) -> Tensor:
+    """Where a few eager steps of SGD on other images lead to."""
+    task, w = Classification(network(width), SHAPE, CLASSES), start
+    for step in range(steps):
+        g, _ = task.grad(w, Batch(*photos(20, seed=1000 + 100 * seed + step)))
+        w = w - 0.01 * g
+    return w

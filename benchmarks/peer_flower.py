@@ -1,0 +1,46 @@
+"""FedAvg rounds in Flower's simulation, with the plain training loop as its client. Argument: CPUs per client."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from peers import Turns, load, part
+from references import plain_local_training
+from torch.utils.data import TensorDataset
+from work import network
+
+client, server = ClientApp(), ServerApp()
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    work = load()
+    data = TensorDataset(*part(int(context.node_config["partition-id"])))
+    model = network(work["width"])
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model = plain_local_training(model, data, work["batch"], shuffle=False)
+    metrics = MetricRecord({"num-examples": len(data)})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    work, turns = load(), Turns()
+
+    def between(_: int, arrays: ArrayRecord) -> MetricRecord | None:
+        turns.wait(arrays.to_torch_state_dict())
+        return None
+
+    everyone: Any = FedAvg(fraction_evaluate=0.0, min_train_nodes=work["clients"], min_available_nodes=work["clients"])
+    everyone.start(grid, ArrayRecord(work["state"]), num_rounds=work["rounds"], evaluate_fn=between)
+
+
+if __name__ == "__main__":
+    resources = {"client_resources": {"num_cpus": int(sys.argv[1]), "num_gpus": 0.0}}
+    run_simulation(server, client, num_supernodes=load()["clients"], backend_config=resources)

@@ -1,0 +1,149 @@
+"""Another library's rounds, one at a time on demand, so that they can be run in turns with ours.
+
+A peer lives in its own process and environment (benchmarks/.venv, see peers.txt). It is given a folder with the work,
+starts up, and then waits on a socket before every round; the final model comes back as a file in the folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).parent
+PYTHON = Path(os.environ.get("PEERS", HERE / ".venv")) / "bin" / "python"
+FOLDER = "FEDPTR_BENCH_FOLDER"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+PATIENCE = 600  # seconds for a start or a round
+
+
+class PeerError(Exception):
+    """A peer is not installed, or did not do what it was asked for."""
+
+
+class Peer:
+    """The peer as we see it. `with Peer(…) as peer: peer.round()`"""
+
+    def __init__(self, script: str, setting: Sequence[str], work: dict[str, Any]) -> None:
+        if not PYTHON.exists():
+            raise PeerError("not installed; `make bench` installs it")
+        self.temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.folder = Path(self.temporary.name)
+        torch.save(work, self.folder / "work.pt")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.folder / "socket"))
+        listener.listen(1)
+        listener.settimeout(1)
+        paths = os.pathsep.join([str(HERE), str(HERE.parent)])
+        env = {**os.environ, **QUIET, FOLDER: str(self.folder), "PYTHONPATH": paths, "FLWR_HOME": str(self.folder)}
+        command = [part.format(script=HERE / script) for part in setting]
+        self.log = (self.folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [str(PYTHON), *command],
+            cwd=self.folder,  # not here: Ray's workers import what lies in the current folder first
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+        self.connection = self.accept(listener)
+
+    def accept(self, listener: socket.socket) -> socket.socket:
+        """Waits until the peer is ready for its first round."""
+        for _ in range(PATIENCE):
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    break
+                continue
+            connection.settimeout(PATIENCE)
+            return connection
+        self.close()
+        raise self.error("did not start")
+
+    def round(self) -> None:
+        try:
+            self.connection.sendall(b"g")
+            answer = self.connection.recv(1)
+        except OSError as error:
+            raise self.error(f"did not answer ({error})") from None
+        if not answer:
+            raise self.error("stopped")
+
+    def state(self) -> dict[str, Tensor]:
+        """The global model after the last of the rounds that were announced."""
+        found: dict[str, Tensor] = torch.load(self.folder / "state.pt", weights_only=True)
+        return found
+
+    def error(self, words: str) -> PeerError:
+        lines = (self.folder / "log").read_text(errors="replace").strip().splitlines()
+        return PeerError(f"{words}: {lines[-1] if lines else 'it said nothing'}")
+
+    def close(self) -> None:
+        """Ends the peer and everything it started, which is all in one session."""
+        try:
+            self.process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connection.close()
+        self.close()
+        self.temporary.cleanup()
+
+
+class Turns:
+    """The same from inside the peer: `wait` before the first round and after every one."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.connection = socket.socket(socket.AF_UNIX)
+
+    def wait(self, state: dict[str, Tensor]) -> None:
+        rounds = load()["rounds"]
+        if self.done == 0:
+            self.connection.connect(os.path.join(os.environ[FOLDER], "socket"))
+        else:
+            if self.done == rounds:
+                torch.save(state, os.path.join(os.environ[FOLDER], "state.pt"))
+            self.connection.sendall(b"d")
+        if self.done < rounds:
+            self.connection.recv(1)
+        self.done += 1
+
+
+@functools.cache
+def load() -> dict[str, Any]:
+    """The work, read once in every process: x, y, state, width, clients, batch, rounds."""
+    found: dict[str, Any] = torch.load(os.path.join(os.environ[FOLDER], "work.pt"), weights_only=True)
+    return found
+
+
+def part(i: int) -> tuple[Tensor, Tensor]:
+    """The images and labels of one client."""
+    work = load()
+    return work["x"].chunk(work["clients"])[i], work["y"].chunk(work["clients"])[i]
