@@ -1,10 +1,11 @@
 # Two commands: `make demo` and `make test`. Both create .venv on first use and work again without a network.
 PYTHON ?= python3
 VENV ?= .venv
+PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data soak oracle clean
+.PHONY: demo test lint data soak oracle bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
@@ -28,6 +29,11 @@ soak: $(VENV)/.test
 oracle: $(VENV)/.core
 	$(BIN)/python benchmarks/oracle.py
 
+# Speed and memory against references; `make bench ARGS="--only matching"`. The libraries we are compared with have an
+# environment of their own; where they cannot be installed, their rows of the table say so.
+bench: $(VENV)/.core $(PEERS)/.made
+	PEERS=$(abspath $(PEERS)) $(BIN)/python benchmarks/bench.py $(ARGS)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -39,5 +45,9 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[test]"
 	@touch $(VENV)/.core $@
 
+$(PEERS)/.made: benchmarks/peers.txt constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	-$(PEERS)/bin/pip --disable-pip-version-check install -q -c constraints.txt -r benchmarks/peers.txt && touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,0 +1,143 @@
+"""What a FedPTR round costs beside a FedAvg round: ten clients, 50,000 images, width 128, batch 500, everyone selected.
+
+Such rounds take minutes, so their parts are measured in turns and put together:
+
+    A  FedAvg round of two clients with one batch each      B  the same with the pull towards a projected model
+    C  matching with H = 2 on the server                    D  one run of the student, with which matching ends
+    E  projection on the server                             F  FedPTR round like A: with H = 2, and projection
+
+An outer step is o = (C − D)/2. FedAvg takes 50·A and FedPTR-S 50·B + H·o + D + E. Clients may run two at a time; with
+H = 2 two of them spend F − B beside training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
+`--full` runs the real rounds too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from ours import ours, rounds, site
+from results import Goal, Row, row
+from scale import Scale
+from timing import interleaved, ratios
+from work import photos
+
+from fedptr.federation import Run
+from fedptr.local import Local
+from fedptr.matching import Auxiliary, Matching, draw_steps, project, student
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
+from fedptr.methods.fedptr_s import FedPTRS
+from fedptr.samples import Samples
+from fedptr.task import Classification
+
+IMAGES, CLIENTS, PAIR, SAMPLED = 50_000, 10, 2, 2
+Method = FedPTRS | FedPTR
+EARLY: dict[str, Any] = {"m": 1, "warmup": "early"}  # matching in the second round; it costs what it always costs
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to match, and what a round with it may cost in FedAvg rounds."""
+
+    name: str
+    server: FedPTRS
+    server_goal: float
+    client: FedPTR
+    client_goal: float
+    outer: float | None = None  # outer steps per matching where they are not always H
+
+    def goals(self) -> list[tuple[Method, float]]:
+        return [(self.server, self.server_goal), (self.client, self.client_goal)]
+
+
+SETTINGS = [
+    Setting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
+    # Cheaper; which setting is recommended, and what it costs in accuracy, is in docs/speed.md.
+    Setting("S: H=4; clients: H=4, every 4 rounds", FedPTRS(H=4), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
+]
+
+
+def figures(scale: Scale) -> Iterator[Row]:
+    for setting in SETTINGS:
+        if scale.quick:
+            setting = replace(setting, server=replace(setting.server, ipc=2), client=replace(setting.client, ipc=2))
+        times = interleaved(parts(setting, scale(128), scale(500)), scale.repeats)
+        turns = [{name: taken[i] for name, taken in times.items()} for i in range(scale.repeats)]
+        for method, goal in setting.goals():
+            values = [cost(method, setting, turn, IMAGES / (PAIR * 500)) for turn in turns]
+            title = f"{method.name} round, {setting.name}"
+            yield row(title, "our FedAvg round, put together", values, "×", Goal("≤", goal), times, seconds(turns[-1]))
+    if scale.full:
+        yield from whole(scale)
+
+
+def cost(method: Method, setting: Setting, t: dict[str, float], pairs: float) -> float:
+    """In FedAvg rounds, from the seconds of one turn; `pairs` of batches make a round."""
+    A, B, C, D, E, F = (t[name] for name in "ABCDEF")
+    o = (C - D) / SAMPLED
+    rare = 1 / method.mtt_every if isinstance(method.mtt_every, int) else 0.0  # part of the rounds with matching
+    beside = rare * ((setting.outer or method.H) * o + D) + E
+    if isinstance(method, FedPTR):
+        beside = CLIENTS / PAIR * (F - B) * beside / (SAMPLED * o + D + E)
+    return (pairs * B + beside) / (pairs * A)
+
+
+def seconds(t: dict[str, float]) -> str:
+    return ", ".join(f"{name} {t[name]:.2f} s" for name in "ABCDEF") + " in the last turn"
+
+
+def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], object]]:
+    """A to F as functions."""
+    task = ours(width)
+    clients = bytes_of(PAIR * batch, PAIR)
+    server = replace(setting.server, H=SAMPLED, **EARLY)
+    client = replace(setting.client, H=SAMPLED, **EARLY)
+    methods = {"A": FedAvg(), "B": replace(server, H=0, K=0), "F": client}
+    works = {name: second_round(method, task, clients, batch) for name, method in methods.items()}
+    warm = next(rounds(server, task, clients, batch)).server
+    memory = {**warm, "trail": torch.stack([task.init(), warm["x"]])}
+    place = site(task, None, Local(batch=batch))
+    aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
+    how = Matching(SAMPLED, server.R, server.lr_img, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa)
+    steps = draw_steps(how, len(aux.y), task.shape, place.key("mtt-batch"), place.key("mtt-aug"))
+    return {
+        **works,
+        "C": lambda: server.match(memory, place),
+        "D": lambda: student(task, memory["trail"][0], aux, steps),
+        "E": lambda: project(task, memory["x"], aux.X, aux.y, server.K, server.eta, 0.0, server.dsa, place.key),
+    }
+
+
+def second_round(method: FedAvg, task: Classification, clients: list[Samples], batch: int) -> Callable[[], Run]:
+    """The first round is run here, the second whenever the result is called."""
+    first = next(rounds(method, task, clients, batch))
+    return lambda: next(rounds(method, task, clients, batch, first))
+
+
+def whole(scale: Scale) -> Iterator[Row]:
+    task, batch, clients = ours(scale(128)), scale(500), bytes_of(scale(IMAGES), CLIENTS)
+    for setting in SETTINGS:
+        works = {"fedavg": second_round(FedAvg(), task, clients, batch)}
+        for method, _ in setting.goals():
+            works[method.name] = second_round(replace(method, **EARLY), task, clients, batch)
+        times = interleaved(works, 1)
+        for method, goal in setting.goals():
+            always = method.mtt_every == 1
+            took = f"{times[method.name][0]:.0f} against {times['fedavg'][0]:.0f} s"
+            took += "" if always else "; of the rounds in which it matches"
+            yield row(
+                f"{method.name} round, {setting.name}", "our FedAvg round, whole rounds",
+                ratios(times, method.name, "fedavg"), "×", Goal("≤", goal) if always else None, times, took,
+            )  # fmt: skip
+
+
+def bytes_of(n: int, clients: int) -> list[Samples]:
+    """Images as datasets hold them, in bytes, and normalised when they are used."""
+    x, y = photos(n)
+    level = torch.full((1, 3, 1, 1), 128.0)
+    stored = (x * 40 + 128).clamp(0, 255).to(torch.uint8)
+    data = Samples(stored, y, mean=level, std=torch.full_like(level, 40.0))
+    return [data.part(rows) for rows in torch.arange(n).chunk(clients)]

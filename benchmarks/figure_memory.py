@@ -1,0 +1,60 @@
+"""Peak memory of one outer step, each in a process of its own.
+
+Two steps are taken: the first compiles whatever is compiled. Then freed memory is given back, and what the second adds
+to the resident memory at its peak is the figure. `python benchmarks/figure_memory.py ours 128 10 100` prints one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from results import Goal, Row, row
+from scale import Scale
+
+from fedptr.summary import peak_memory, reset_peak_memory
+
+
+def peak(who: str, width: int, R: int, images: int) -> int:
+    """Bytes a step needs at its peak, above what was there before."""
+    from figure_matching import reference
+    from ours import problem
+
+    p = problem(width, images, R)
+    for _ in range(2):
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
+        reset_peak_memory()
+        before = peak_memory()
+        p.solve() if who == "ours" else reference(p)
+    return peak_memory() - before
+
+
+def measured(repeats: int, *arguments: object) -> list[float]:
+    command = [sys.executable, __file__, *map(str, arguments)]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
+    return [float(json.loads(output)) for output in outputs]
+
+
+def figures(scale: Scale) -> Iterator[Row]:
+    repeats, images = 1 if scale.quick else 3, scale(100)
+    for width in (scale(32), scale(128)):
+        name = f"peak memory of an outer step, {images} images, width {width}"
+        ours = measured(repeats, "ours", width, 10, images)
+        theirs = measured(repeats, "unrolled", width, 10, images)
+        longer = measured(repeats, "ours", width, 40, images)
+        sizes = f"{min(ours) / 1e6:.0f} against {min(theirs) / 1e6:.0f} MB"
+        parts = [a / b for a, b in zip(ours, theirs, strict=True)]
+        yield row(f"{name}, R=10", "unrolled autograd", parts, "×", Goal("≤", 1 / 3), note=sizes)
+        growth = [100 * (b / a - 1) for a, b in zip(ours, longer, strict=True)]
+        yield row(f"{name}, R=40", "ours at R=10", growth, "% more", Goal("<", 10))
+
+
+if __name__ == "__main__":
+    who, *numbers = sys.argv[1:]
+    print(json.dumps(peak(who, *map(int, numbers))))

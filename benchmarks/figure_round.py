@@ -1,0 +1,93 @@
+"""A whole FedAvg round of ten clients against the plain loop and two libraries, checked to be the same work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from ours import ours, rounds
+from peers import Peer, PeerError
+from references import plain_round
+from results import Goal, Row, missing, row
+from scale import Scale
+from timing import Times, interleaved, ratios, spread
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from work import network, photos
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.samples import Samples
+
+CLIENTS, TOLERANCE = 10, 0.02
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "{script}"]
+# The script, and with which arguments it is run, of every setting that may be the library's best.
+PEERS = {
+    "Flower simulation, 1 CPU a client": ("peer_flower.py", ["{script}", "1"]),
+    "Flower simulation, 2 CPUs a client": ("peer_flower.py", ["{script}", "2"]),
+    "pfl, one process": ("peer_pfl.py", ["{script}"]),
+    "pfl, two processes": ("peer_pfl.py", TWO),
+}
+
+
+class Round:
+    """The work, and our side and the plain loop's."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.width, self.batch, self.repeats = scale(32), scale(100), scale.repeats
+        self.x, self.y = photos(CLIENTS * scale(1000))
+        self.work = {
+            "x": self.x, "y": self.y, "state": network(self.width).state_dict(), "width": self.width,
+            "clients": CLIENTS, "batch": self.batch, "rounds": self.repeats + 1,
+        }  # fmt: skip
+        self.task = ours(self.width)
+
+    def against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
+        """The times of ours and of one reference, and what their losses say; refuses work that is not the same."""
+        parts = list(zip(self.x.chunk(CLIENTS), self.y.chunk(CLIENTS), strict=True))
+        model, sets = network(self.width), [TensorDataset(x, y) for x, y in parts]
+        runs = rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
+        w = self.task.init()
+
+        def step() -> None:
+            nonlocal w
+            w = next(runs).w
+
+        plain = partial(plain_round, model, sets, self.batch, shuffle=False)
+        times = interleaved({"ours": step, name: peer.round if peer else plain}, self.repeats)
+        state = peer.state() if peer else model.state_dict()
+        first, mine, theirs = (self.loss(s) for s in (self.work["state"], self.task.parameters(w), state))
+        words = f"loss {first:.3f} → {mine:.3f}, the reference's {theirs:.3f}"
+        if abs(mine - theirs) > TOLERANCE * theirs or first - theirs < 2 * TOLERANCE * theirs:
+            raise PeerError(f"not the same work: {words}")
+        return times, words
+
+    @torch.no_grad()
+    def loss(self, state: dict[str, Tensor] | object) -> float:
+        model: nn.Module = network(self.width)
+        assert isinstance(state, dict)
+        model.load_state_dict(state)
+        return float(F.cross_entropy(model(self.x), self.y))
+
+
+def figures(scale: Scale) -> Iterator[Row]:
+    work = Round(scale)
+    images = len(work.y) // CLIENTS
+    title = f"FedAvg round, {CLIENTS} clients × {images} images, width {work.width}"
+    best: Row | None = None
+    for name, start in {"plain loop": None, **PEERS}.items():
+        try:
+            with Peer(*start, work.work) if start else contextlib.nullcontext() as peer:
+                times, words = work.against(name, peer)
+        except PeerError as error:
+            yield missing(title, name, error)
+            continue
+        took = f"{spread(times['ours']).median:.2f} against {spread(times[name]).median:.2f} s; {words}"
+        found = row(title, name, ratios(times, name, "ours"), "×", Goal("≥", 2), times, took)
+        yield found
+        best = min((found, best or found), key=lambda r: r.value or 0.0)
+    if best:
+        text = f"the best of them: {best.reference}"
+        yield Row(title, text, best.value, best.unit, best.spread, best.reach, best.ok, best.gemm)

@@ -1,0 +1,40 @@
+"""Local training: how near to the machine's limit, and how far ahead of the usual loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ours import ours, train
+from references import plain_local_training
+from results import Goal, Row, row
+from scale import Scale
+from timing import PRODUCTS, SIDE, interleaved, ratios
+from torch.utils.data import TensorDataset
+from work import forward_flops, network, photos
+
+from fedptr.samples import Samples
+
+NOTE = "operations of convolutions and the linear layer, three times the forward pass's"
+
+
+def figures(scale: Scale) -> Iterator[Row]:
+    n = scale(1000)
+    x, y = photos(n)
+    for width in (scale(128), scale(32)):
+        task, model = ours(width), network(width)
+        for batch in (scale(500), scale(100)):
+            name = f"local training, width {width}, batch {batch}"
+            times = interleaved(
+                {
+                    "ours": partial(train, task, Samples(x, y), batch),
+                    "plain": partial(plain_local_training, model, TensorDataset(x, y), batch),
+                },
+                scale.repeats,
+            )
+            if width == scale(128):
+                work = 3 * n * forward_flops(model) / (PRODUCTS * 2 * SIDE**3)  # in calibrations
+                part = [100 * work * ratio for ratio in ratios(times, "gemm", "ours")]
+                yield row(name, "float32 GEMM, FLOP/s", part, "%", Goal("≥", 75), times, NOTE)
+            speed = f"{n / times['ours'][-1]:.0f} against {n / times['plain'][-1]:.0f} images/s in the last turn"
+            yield row(name, "plain eager loop", ratios(times, "plain", "ours"), "×", Goal("≥", 2.3), times, speed)

@@ -1,0 +1,93 @@
+"""The benchmarks' references compute what we compute, and their results are written and kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+from fedptr.keys import Key
+from fedptr.local import batches
+from fedptr.samples import Samples
+from fedptr.task import Classification
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import bench
+import figure_matching
+import ours
+import peers
+import results
+import timing
+import work
+from references import plain_local_training, weighted_mean
+
+
+def eager(width: int, dtype: torch.dtype = torch.float32) -> Classification:
+    return Classification(work.network(width).to(dtype), work.SHAPE, work.CLASSES)
+
+
+def test_unrolled_is_our_gradient() -> None:
+    p = replace(ours.problem(3, 5, 4, dtype=torch.float64), task=eager(3, torch.float64))
+    for mine, theirs in zip(p.solve(), figure_matching.reference(p), strict=True):
+        torch.testing.assert_close(torch.as_tensor(mine), torch.as_tensor(theirs), rtol=1e-10, atol=0)
+
+
+def test_the_plain_loop_is_our_training() -> None:
+    x, y = work.photos(23)
+    order = torch.cat(list(batches(23, 5, Key(0).at("bench")("batch-order"))))
+    model = plain_local_training(
+        work.network(3), Subset(TensorDataset(x, y), order.tolist()), 5, lr=0.01, momentum=0.5, shuffle=False
+    )
+    trained = ours.train(eager(3), Samples(x, y), 5)
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert trained.steps == 5
+    assert not torch.equal(trained.w, eager(3).init())
+    torch.testing.assert_close(trained.w, flat, rtol=1e-5, atol=1e-7)
+
+
+def test_the_mean_is_weighted() -> None:
+    states = [{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}]
+    assert weighted_mean(states, [1, 3])["w"].item() == 3
+
+
+def test_operations_are_counted() -> None:
+    macs = 27 * 128 * 32**2 + 9 * 128**2 * (16**2 + 8**2) + 128 * 4**2 * 10
+    assert work.forward_flops(work.network(128)) == 2 * macs
+
+
+def test_everyone_runs_once_before_and_once_in_every_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SIDE", 8)
+    calls: list[str] = []
+    times = timing.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert calls == list("ab") + list("ab") + list("ba") + list("ab")
+    assert {name: len(taken) for name, taken in times.items()} == {"gemm": 3, "a": 3, "b": 3}
+
+
+def test_results_are_written_and_kept(tmp_path: Path) -> None:
+    paths = tmp_path / "results.json", tmp_path / "RESULTS.md"
+    fast = results.row("speed", "plain | loop", [3.0, 2.0, 4.0], "×", results.Goal("≥", 2.5))
+    slow = results.row("memory", "unrolled", [0.5], "×", results.Goal("≤", 1 / 3))
+    results.write({"training": results.entry([fast], 1.0)}, *paths)
+    results.write({**results.read(paths[0]), "memory": results.entry([slow], 2.0)}, *paths)
+    assert json.loads(paths[0].read_text())["training"]["rows"][0]["ok"] is True
+    text = paths[1].read_text()
+    assert "| speed | plain \\| loop | 3× | 2.5× – 3.5× | ≥ 2.5× | yes |" in text
+    assert "| memory | unrolled | 0.5× | 0.5× – 0.5× | ≤ 0.333× | **no** |" in text
+    assert text.count(f"torch {torch.__version__}") == 1
+
+
+def test_what_cannot_be_measured_is_a_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(peers, "PYTHON", Path("/nonexistent"))
+    with pytest.raises(peers.PeerError, match="not installed"):
+        peers.Peer("peer_pfl.py", ["{script}"], {})
+    monkeypatch.setitem(bench.FIGURES, "nothing", "no such figure")
+    (row,) = bench.measure("nothing", bench.Scale(quick=True))
+    assert row.value is None
+    assert "figure_nothing" in row.note
+    assert "not measured" in capsys.readouterr().out
