@@ -49,6 +49,8 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="FedPTR's cost from whole rounds too")
     asked = parser.parse_args()
     scale = Scale(asked.quick, asked.full)
+    if asked.quick:
+        print("Small sizes and few repeats: this shows that the benchmarks work, and its values mean nothing.")
     for name in asked.only:
         print(f"{name}: {FIGURES[name]} …", flush=True)
         began = time.perf_counter()

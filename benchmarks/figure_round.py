@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -90,4 +91,4 @@ def figures(scale: Scale) -> Iterator[Row]:
         best = min((found, best or found), key=lambda r: r.value or 0.0)
     if best:
         text = f"the best of them: {best.reference}"
-        yield Row(title, text, best.value, best.unit, best.spread, best.reach, best.ok, best.gemm)
+        yield replace(best, reference=text, note="")

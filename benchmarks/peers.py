@@ -62,7 +62,8 @@ class Peer:
             stderr=self.log,
             start_new_session=True,
         )
-        self.connection = self.accept(listener)
+        with listener:
+            self.connection = self.accept(listener)
 
     def accept(self, listener: socket.socket) -> socket.socket:
         """Waits until the peer is ready for its first round."""
@@ -76,7 +77,9 @@ class Peer:
             connection.settimeout(PATIENCE)
             return connection
         self.close()
-        raise self.error("did not start")
+        error = self.error("did not start")
+        self.temporary.cleanup()
+        raise error
 
     def round(self) -> None:
         try:
@@ -93,8 +96,10 @@ class Peer:
         return found
 
     def error(self, words: str) -> PeerError:
-        lines = (self.folder / "log").read_text(errors="replace").strip().splitlines()
-        return PeerError(f"{words}: {lines[-1] if lines else 'it said nothing'}")
+        """With the last line of the peer's log that looks like a reason."""
+        lines = (self.folder / "log").read_text(errors="replace").splitlines()
+        reasons = [line for line in lines if "Error" in line] or lines or ["it said nothing"]
+        return PeerError(f"{words}: {reasons[-1]}")
 
     def close(self) -> None:
         """Ends the peer and everything it started, which is all in one session."""
@@ -131,8 +136,8 @@ class Turns:
             if self.done == rounds:
                 torch.save(state, os.path.join(os.environ[FOLDER], "state.pt"))
             self.connection.sendall(b"d")
-        if self.done < rounds:
-            self.connection.recv(1)
+        if self.done < rounds and not self.connection.recv(1):
+            raise SystemExit("nobody waits for the next round")
         self.done += 1
 
 

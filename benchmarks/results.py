@@ -48,6 +48,7 @@ class Row:
     ok: bool | None = None
     gemm: float | None = None  # GFLOP/s of the calibration in the same turns
     note: str = ""
+    values: tuple[float, ...] = ()  # of the repeats
 
 
 def row(
@@ -66,6 +67,7 @@ def row(
         ok=SIGNS[goal.sign](median, goal.bound) if goal else None,
         gemm=gflops(times).median if times else None,
         note=note,
+        values=tuple(values),
     )  # fmt: skip
 
 

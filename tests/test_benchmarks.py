@@ -19,6 +19,7 @@ from fedptr.task import Classification
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench
+import figure_fedptr
 import figure_matching
 import ours
 import peers
@@ -59,6 +60,20 @@ def test_the_mean_is_weighted() -> None:
 def test_operations_are_counted() -> None:
     macs = 27 * 128 * 32**2 + 9 * 128**2 * (16**2 + 8**2) + 128 * 4**2 * 10
     assert work.forward_flops(work.network(128)) == 2 * macs
+
+
+def test_the_cost_of_a_round_is_what_its_operations_are() -> None:
+    """In forward passes of an image: training has 3, a student step 3, its part of an outer step 9 with the adjoint."""
+    train, step, project = 3 * 1000.0, 10 * 100 * 9.0, 5 * 100 * 3.0
+    C, D = 2 * step + 3000, 3000.0
+    turn = {"A": train, "B": train, "C": C, "D": D, "E": project, "F": train + 2 * (C + project)}
+    exact, cheaper = figure_fedptr.SETTINGS
+    beside = 20 * step + D + project
+    assert figure_fedptr.cost(exact.server, exact, turn, 50) == pytest.approx(1 + beside / 150_000)
+    assert figure_fedptr.cost(exact.client, exact, turn, 50) == pytest.approx(1 + 10 * beside / 150_000)
+    rare = replace(cheaper, client=replace(cheaper.client, H=20, mtt_every=4))
+    beside = (20 * step + D) / 4 + project
+    assert figure_fedptr.cost(rare.client, rare, turn, 50) == pytest.approx(1 + 10 * beside / 150_000)
 
 
 def test_everyone_runs_once_before_and_once_in_every_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
