@@ -35,10 +35,7 @@ EVALUATION = 2.1  # times the widest activation: what goes into a layer, and wha
 IMAGES = 4  # times a batch of images, while it is picked and normalised, or learned
 VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
 HOLES = 1.4  # times what is kept from a matching: it lies between what was freed
-CLIENTS, ENOUGH = (
-    0.25,
-    100e6,
-)  # of what is free, and at most, for clients' states: to read one takes no time to speak of
+CLIENTS, ENOUGH = 0.25, 32e6  # of what is free for clients' states, and at most: to read one costs milliseconds a MB
 ELSE = 32e6  # what torch sets up on first use
 
 

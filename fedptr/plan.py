@@ -50,7 +50,7 @@ class MachinePlan:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
     threads: int = setting(0, "CPU threads; 0 = PyTorch's choice", ge=0, le=1024)
     client_memory: int | Literal["auto"] = setting(
-        "auto", "MB of clients' states in memory, the rest is on disk; auto = 100, or a quarter of what is free", ge=0
+        "auto", "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free", ge=0
     )
     memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory")
 

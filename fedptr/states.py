@@ -30,7 +30,7 @@ from fedptr.errors import UserError
 from fedptr.record import nbytes
 from fedptr.task import State
 
-LEAF = 256  # clients whose slots are copied together when one of them changes
+LEAF = 64  # clients whose slots are copied together when one of them changes
 PREFIX = "states-"  # of temporary folders
 
 

@@ -161,7 +161,7 @@ def test_the_budget() -> None:
     assert budget(10**6, client_memory=0) == 0
     assert budget(10**6, client_memory=7) == budget(None, client_memory=7) == 7e6
     assert budget(40e6) == 10e6
-    assert budget(None) == budget(10**12) == 100e6
+    assert budget(None) == budget(10**12) == 32e6
 
 
 MEASURE = """

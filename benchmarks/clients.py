@@ -1,0 +1,180 @@
+"""From 100 to 10,000 clients with ten in a round: seconds per round and resident memory against our own 100-client run.
+
+    python benchmarks/clients.py            prints the table; about two minutes
+
+Each run is a process of its own that goes on, with a checkpoint every round and default settings, from a checkpoint in
+which *all* clients have a state; their sizes are in the table. The two runs of a method take turns, a round each.
+A round's seconds are from one to the next, so they include the checkpoint; the memory is the whole process's peak,
+from its start to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from fedptr.checkpoint import Store
+from fedptr.experiment import prepare
+from fedptr.federation import Rounds, federate
+from fedptr.folder import CHECKPOINTS
+from fedptr.history import History
+from fedptr.plan import Plan, check
+from fedptr.record import nbytes
+from fedptr.runner import identity, load_plan, resume
+from fedptr.states import States
+from fedptr.summary import peak_memory
+
+FEW, MANY, COHORT = 100, 10_000, 10
+SAMPLES, TESTS = 5, 200  # images of a client, and of the test set
+BEFORE, UNTIMED = 4, 2  # rounds that one client has behind it, so that its state is complete, and to warm up
+TURNS = 40  # a turn is a round of one run, then of the other
+FEDPTR = {"m": 1, "H": 2, "R": 3, "ipc": 1}
+GOALS = {"fedavg": 1.2, "scaffold": 1.5, "fedptr": 1.5}  # of memory; seconds are to be within SECONDS for all
+SECONDS = 1.2
+
+
+def plan_for(method: str, clients: int, data: Path) -> Plan:
+    settings = FEDPTR if method == "fedptr" else {}
+    return check({
+        "run": {"rounds": BEFORE + UNTIMED + TURNS, "participation": COHORT / clients},
+        "data": {"name": str(data)}, "split": {"kind": "iid", "clients": clients, "min_size": 1},
+        "model": {"name": "mlp", "width": 48}, "local": {"batch": SAMPLES},
+        "machine": {"threads": 1, "device": "cpu"}, "method": {"name": method, **settings},
+    })  # fmt: skip
+
+
+def begin(method: str, clients: int, folder: Path) -> int:
+    """A run folder whose checkpoint has a state for every client: that of one which trained alone. Its bytes."""
+    rng, cut = np.random.default_rng(0), clients * SAMPLES
+    x = rng.integers(0, 256, (cut + TESTS, 1, 8, 8), dtype=np.uint8)
+    y = np.arange(len(x)) % 10
+    np.savez(folder / "noise.npz", train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:])
+    plan = plan_for(method, clients, folder / "noise.npz")
+    e, out = prepare(plan), folder / "run"
+    out.mkdir()
+    (out / "plan.toml").write_text(plan.toml(), encoding="utf-8")
+    e.split.save(out / "split.json")
+    history = History(out)
+    for run in federate(plan.method, e.task, e.clients[:1], e.test, Rounds(rounds=BEFORE), plan.local):
+        history.append(run.record)
+    history.close()
+    state = run.clients[0]
+    run = replace(run, clients=States(dict.fromkeys(range(clients), state)))
+    with mock.patch("os.fsync"):  # ten thousand times two would take longer than the benchmark
+        Store(out / CHECKPOINTS).save(run, {**identity(plan, e), **history.header(), "torch": torch.__version__})
+    return nbytes(state)
+
+
+class Turns:
+    """A run in a process of its own that trains when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, __file__, str(folder / "run")]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self) -> float:
+        """Seconds of the next round; after the last, bytes."""
+        into, out = self.process.stdin, self.process.stdout
+        assert into is not None
+        assert out is not None
+        print(file=into, flush=True)
+        line = out.readline()
+        if not line:
+            raise RuntimeError(self.process.communicate()[1])
+        return float(line)
+
+
+def child(folder: Path) -> None:
+    """Goes on with a run; a line of input lets it do a round, whose seconds it prints, and after the last its peak."""
+    began = 0.0
+
+    def show(record: dict[str, Any]) -> None:
+        nonlocal began
+        print(time.perf_counter() - began, flush=True)
+        sys.stdin.readline()
+        began = time.perf_counter()
+
+    torch.set_num_threads(1)
+    sys.stdin.readline()
+    with mock.patch("fedptr.summary.reset_peak_memory"):  # from the start, not from the first round
+        resume(load_plan(folder), folder, show)
+    print(peak_memory(), flush=True)
+
+
+def versus(method: str) -> tuple[list[tuple[float, float]], tuple[float, float], int]:
+    """Seconds per round of both runs, turn by turn; their peaks; and the bytes of a client's state."""
+    with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
+        size = begin(method, FEW, Path(few))
+        begin(method, MANY, Path(many))
+        os.sync()
+        with Turns(Path(few)) as a, Turns(Path(many)) as b:
+            for run in (a, b):
+                for _ in range(UNTIMED):
+                    run.ask()
+            seconds = []
+            for turn in range(TURNS):
+                taken = {run: run.ask() for run in ((a, b) if turn % 2 else (b, a))}
+                seconds.append((taken[a], taken[b]))
+            return seconds, (a.ask(), b.ask()), size
+
+
+def measure() -> list[dict[str, Any]]:
+    """Two rows a method: seconds per round and memory of many clients, as multiples of what few take."""
+    rows = []
+    for method, goal in GOALS.items():
+        seconds, peaks, size = versus(method)
+        few, many = (statistics.median(side) for side in zip(*seconds, strict=True))
+        low, ratio, high = statistics.quantiles([b / a for a, b in seconds], n=4)
+        reference = f"{FEW} clients"
+        figure = f"{method}, {MANY:,} clients, {COHORT} in a round"
+        rows += [
+            row(f"{figure}: seconds per round", reference, ratio, (low, high), SECONDS,
+                f"{1000 * few:.0f} and {1000 * many:.0f} ms"),
+            row(f"{figure}: resident memory", reference, peaks[1] / peaks[0], None, goal,
+                f"{peaks[0] / 1e6:.0f} and {peaks[1] / 1e6:.0f} MB; the states alone are {MANY * size / 1e6:.0f} MB"),
+        ]  # fmt: skip
+    return rows
+
+
+def row(
+    figure: str, reference: str, value: float, spread: tuple[float, float] | None, goal: float, note: str
+) -> dict[str, Any]:
+    reach = f"≤ {goal}×"
+    return {"figure": figure, "reference": reference, "value": value, "unit": "×", "spread": spread,
+            "reach": reach, "ok": value <= goal, "note": note}  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| figure | against | measured | quartiles | reach | | |", "|---|---|---:|---:|---:|---|---|"]
+    for r in rows:
+        between = "–".join(f"{end:.2f}" for end in r["spread"] or ())
+        mark = "yes" if r["ok"] else "**no**"
+        cells = [r["figure"], r["reference"], f"{r['value']:.2f}×", between, r["reach"], mark, r["note"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        child(Path(sys.argv[1]))
+    else:
+        print(table(measure()))
