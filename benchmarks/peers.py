@@ -136,7 +136,8 @@ class Turns:
             if self.done == rounds:
                 torch.save(state, os.path.join(os.environ[FOLDER], "state.pt"))
             self.connection.sendall(b"d")
-        if self.done < rounds and not self.connection.recv(1):
+        # After the last round too, until we are left: ending is work, and others are still being measured.
+        if not self.connection.recv(1) and self.done < rounds:
             raise SystemExit("nobody waits for the next round")
         self.done += 1
 
