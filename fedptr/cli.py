@@ -34,6 +34,8 @@ RUN_OPTIONS = {
     "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18 or module:factory"),
     "--width": ("model.width", "W", "channels or hidden units"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
+    "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
+    "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from fedptr.keys import Key
 from fedptr.models import Shape, build
 from fedptr.plan import DataPlan, Plan
 from fedptr.samples import Samples
+from fedptr.speed import fast
 from fedptr.task import Classification
 from fedptr.trajectory import Trajectory
 from fedptr.trial import trial
@@ -43,8 +44,6 @@ def load_data(plan: DataPlan) -> Dataset:
 
 def prepare(plan: Plan) -> Experiment:
     """Everything up to the first round; a plan that cannot run is refused here."""
-    if plan.machine.threads:
-        torch.set_num_threads(plan.machine.threads)
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
@@ -53,7 +52,7 @@ def prepare(plan: Plan) -> Experiment:
         memory.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
     experiment = Experiment(dataset, split, make_task(plan, dataset, device), train.split(split.clients), test)
     vet(plan, experiment)
-    return experiment
+    return replace(experiment, task=fast(plan, experiment.task, len(train)))
 
 
 def vet(plan: Plan, experiment: Experiment) -> None:

@@ -143,14 +143,13 @@ def meta_gradient(
     a = 2 * (arrived - end) / span2
     gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
     for r in reversed(range(len(steps))):
-        w, X = path[r].detach().requires_grad_(), aux.X.detach().requires_grad_()
-        (g,) = torch.autograd.grad(task.loss(w, steps[r].batch(X, aux.y)), w, create_graph=True)
-        along = torch.dot(g, a)
-        wanted = (X, w) if r else (X,)  # nothing is asked of w_start
-        hX, *hw = torch.autograd.grad(along, wanted, materialize_grads=True)
+        X = aux.X.detach().requires_grad_()
+        batch = steps[r].batch(X, aux.y)
+        along, hx, hw = task.adjoint(path[r], batch, a, by_w=r > 0)  # nothing is asked of w_start
+        (hX,) = torch.autograd.grad(batch.x, X, hx)  # back through the augmentation
         gX -= aux.beta * hX
-        gbeta -= along.detach()
-        a = a - aux.beta * hw[0] if hw else a
+        gbeta -= along
+        a = a if hw is None else a - aux.beta * hw
     return L, gX, gbeta
 
 

@@ -48,7 +48,8 @@ class DataPlan:
 @dataclass(frozen=True)
 class MachinePlan:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
-    threads: int = setting(0, "CPU threads; 0 = PyTorch's choice", ge=0, le=1024)
+    threads: int = setting(0, "CPU threads; 0 = every core this process may use", ge=0, le=1024)
+    compile: Literal["auto", "on", "off"] = setting("auto", "compile the model; auto = for long runs (minutes)")
     client_memory: int | Literal["auto"] = setting(
         "auto", "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free", ge=0
     )

@@ -50,7 +50,8 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "split_draws": experiment.split.draws,
         "data": experiment.dataset.source,
         "device": experiment.task.device,
-        "threads": torch.get_num_threads(),
+        "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
+        "compiled": getattr(experiment.task, "compiled", False),
         "versions": versions(),
     }
 

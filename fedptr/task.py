@@ -37,6 +37,14 @@ class Batch(NamedTuple):
     buffers: State | None = None  # updated in place by the model; None = fresh ones that are thrown away
 
 
+class Adjoint(NamedTuple):
+    """⟨∇ℓ(w, x), a⟩ for a fixed vector a, and its derivatives."""
+
+    along: Tensor
+    by_x: Tensor
+    by_w: Tensor | None  # where it was asked for
+
+
 class Task(Protocol):
     """What the engine and the methods need to know of a learning problem."""
 
@@ -47,6 +55,7 @@ class Task(Protocol):
     def init(self) -> Tensor: ...
     def loss(self, w: Tensor, batch: Batch) -> Tensor: ...
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool) -> Adjoint: ...
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
     def initial_buffers(self) -> Tensor | None: ...
     def unpack_buffers(self, flat: Tensor | None) -> State: ...
@@ -54,7 +63,7 @@ class Task(Protocol):
 
 
 class Differentiable:
-    """`grad` from `loss`, for tasks that have nothing quicker."""
+    """`grad` and `adjoint` from `loss`, for tasks that have nothing quicker."""
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         raise NotImplementedError
@@ -65,6 +74,14 @@ class Differentiable:
         loss = self.loss(w, batch)
         (g,) = torch.autograd.grad(loss, w)
         return g, loss.detach()
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        """One vector–Jacobian product of the gradient, for `fedptr.matching`."""
+        w, x = w.detach().requires_grad_(), batch.x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(self.loss(w, batch._replace(x=x)), w, create_graph=True)
+        along = torch.dot(g, a)
+        hx, *hw = torch.autograd.grad(along, (x, w) if by_w else (x,), materialize_grads=True)
+        return Adjoint(along.detach(), hx, hw[0] if hw else None)
 
     def initial_buffers(self) -> Tensor | None:
         return None

@@ -1,0 +1,241 @@
+"""The same task, a block of images at a time: blocks fit into the processor's cache and are spread over threads.
+
+A gradient over a batch is the sum of its blocks' gradients, taken in order. Which images make a block depends on the
+model and on the batch size only, and every block is computed by one thread, so that the number of threads, of this
+machine or of another, does not change a single bit. Threads that share one operation, as PyTorch's do, wait for each
+other several thousand times a second, which on a busy machine takes longer than the work.
+
+Only for models whose images do not see each other: with BatchNorm or dropout a block is not a part of its batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from fedptr.compiled import Compiled, Function, compiling
+from fedptr.keys import Key
+from fedptr.models import ConvNet, Shape
+from fedptr.samples import Samples
+from fedptr.task import Adjoint, Batch, Classification
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+CACHE = 8e6  # bytes of a block's largest activation
+PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
+SMALLEST = 8  # images; smaller blocks cost more in overhead than the cache gives
+
+
+def block_size(widest: float, batches: Iterable[int]) -> int:
+    """Images per block: as many as fit into the cache, and so that batches of these sizes leave few empty rows.
+
+    >>> block_size(widest=131072 * 4, batches=[500, 100])
+    12
+    >>> block_size(widest=100, batches=[64])
+    64
+    """
+    batches = list(batches)
+    most = min(max(SMALLEST, int(CACHE / widest) if widest else max(batches)), max(batches))
+
+    def rows(block: int) -> float:
+        return sum(math.ceil(n / block) * block / n for n in batches)
+
+    return min(range(max(1, (most + 1) // 2), most + 1), key=lambda block: (rows(block), -block))
+
+
+class Blocked(Classification):
+    """A `Classification` that computes in blocks, compiled or not. PyTorch itself should use one thread."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        shape: Shape | tuple[int, ...],
+        classes: int,
+        device: str = "cpu",
+        block: int = 64,
+        chunk: int = 1000,  # images per block of an evaluation
+        threads: int = 1,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, shape, classes, device)
+        assert not self._buffers, "buffers are updated by whole batches"
+        self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
+        self._own = threading.local()  # functional_call writes to its module, so every thread has one
+        self._own.model = self.model
+        self._pool: ThreadPoolExecutor | None = None
+        self._grad, self._adjoint = gradient(self._loss), second_order(self._loss)
+        if compiled:
+            self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
+
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        parts = self._each(lambda block: self._grad(w, *block), self._blocks(batch))
+        g, loss = next(parts)
+        for more, extra in parts:
+            g, loss = g.add_(more), loss + extra
+        return g, loss
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        parts = list(self._each(lambda block: self._adjoint(w, *block, a), self._blocks(batch)))
+        slopes, by_x, by_ws = zip(*parts, strict=True)
+        total = by_ws[0]
+        for more in by_ws[1:]:
+            total = total.add_(more)
+        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[: len(batch.y)], total if by_w else None)
+
+    @torch.no_grad()
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        def score(index: Tensor) -> tuple[int, float]:
+            x, y = data.take(index)
+            with torch.no_grad():  # a thread of its own does not know
+                logits = self._logits(w, x, training=False)
+            return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y, reduction="sum"))
+
+        right, losses = zip(*self._each(score, torch.arange(len(data)).split(self.chunk)), strict=True)
+        return {"accuracy": sum(right) / len(data), "loss": sum(losses) / len(data)}
+
+    def _compiled(self, grad: Function, adjoint: Function) -> tuple[Function, Function]:
+        """Shared by all models of this package that are built alike: parameters are arguments, so code is all there is.
+
+        Others are compiled for themselves, as their description may not tell how they differ.
+        """
+        known = type(self.model).__module__ == ConvNet.__module__
+        alike = str(self.model) if known else object()
+        kind = (alike, self.shape, self.classes, self.device, self.block, next(self.model.parameters()).dtype)
+        if kind not in PROGRAMS:
+            PROGRAMS[kind] = (
+                Compiled(grad, lambda: gradient(compiling(self._traced)), "the gradient"),
+                Compiled(adjoint, lambda: along(compiling(self._slope())), "the matching's adjoint"),
+            )
+        return PROGRAMS[kind]
+
+    def _blocks(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Images, labels, and each image's part in the mean; for compiled code all of one size."""
+        x, n = batch.x.detach(), len(batch.y)
+        for first in range(0, n, self.block):
+            rows = torch.arange(first, min(first + self.block, n), device=x.device)
+            q = torch.full((len(rows),), 1 / n, dtype=x.dtype, device=x.device)
+            if self.compiled and len(rows) < self.block:  # copies of an image, as the model can surely take that one
+                missing = self.block - len(rows)
+                rows, q = torch.cat([rows, rows[:1].expand(missing)]), F.pad(q, (0, missing))
+            yield x[rows], batch.y[rows], q
+
+    def _each(self, f: Callable[[T], S], items: Iterable[T]) -> Iterator[S]:
+        """f of each, in order; several at a time."""
+        items = list(items)
+        if self.threads == 1 or len(items) == 1:
+            return map(f, items)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, "fedptr-block")
+        return self._pool.map(f, items)
+
+    def _logits(self, w: Tensor, x: Tensor, training: bool) -> Tensor:
+        if not hasattr(self._own, "model"):
+            self._own.model = copy.deepcopy(self.model)
+        logits: Tensor = functional_call(self._own.model.train(training), self.parameters(w), (x,))
+        return logits
+
+    def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+        return weighted(self._logits(w, x, training=True), y, q)
+
+    def _traced(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+        """The loss once more, for the compiler: what it makes of it writes to no module."""
+        return weighted(functional_call(self.model, self.parameters(w), (x,)), y, q)
+
+    def _slope(self) -> Callable[..., Tensor]:
+        """⟨∇ℓ(w), a⟩ in forward mode; the compiler can differentiate that, but not a gradient."""
+        model = copy.deepcopy(self.model)
+        for module in model.modules():
+            if type(module) is nn.GroupNorm:
+                module.__class__ = PlainGroupNorm
+
+        def slope(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Tensor:
+            def loss(v: Tensor) -> Tensor:
+                return weighted(functional_call(model, self.parameters(v), (x,)), y, q)
+
+            along: Tensor = jvp(loss, (w,), (a,))[1]
+            return along
+
+        return slope
+
+
+class PlainGroupNorm(nn.GroupNorm):
+    """The same in plain operations, whose derivative in forward mode compiles to half the work."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.unflatten(1, (self.num_groups, -1))
+        within = list(range(2, groups.dim()))
+        d = groups - groups.mean(within, keepdim=True)
+        unit = (d * torch.rsqrt((d * d).mean(within, keepdim=True) + self.eps)).flatten(1, 2)
+        if not self.affine:
+            return unit
+        each = (1, -1, *[1] * (x.dim() - 2))
+        return unit * self.weight.view(each) + self.bias.view(each)
+
+
+def weighted(logits: Tensor, y: Tensor, q: Tensor) -> Tensor:
+    return (F.cross_entropy(logits, y, reduction="none") * q).sum()
+
+
+def gradient(loss: Callable[..., Tensor]) -> Function:
+    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> tuple[Tensor, ...]:
+        w = w.detach().requires_grad_()
+        value = loss(w, x, y, q)
+        (g,) = torch.autograd.grad(value, w)
+        return g, value.detach()
+
+    return run
+
+
+def second_order(loss: Callable[..., Tensor]) -> Function:
+    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(loss(w, x, y, q), w, create_graph=True)
+        slope = torch.dot(g, a)
+        hx, hw = torch.autograd.grad(slope, (x, w), materialize_grads=True)
+        return slope.detach(), hx, hw
+
+    return run
+
+
+def along(slope: Callable[..., Tensor]) -> Function:
+    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
+        value = slope(w, x, y, q, a)
+        hx, hw = torch.autograd.grad(value, (x, w))
+        return value.detach(), hx, hw
+
+    return run
+
+
+def separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) -> bool:
+    """Whether a batch's gradient is the sum over its parts: tried on four random images, in double precision.
+
+    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+    True
+    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), (1, 2, 2), 2)
+    False
+    """
+    if any(True for _ in model.buffers()):
+        return False
+    key = Key(0).at("separable")
+    x = torch.randn(4, *shape, generator=key("images"), dtype=torch.float64)
+    batch = Batch(x, torch.arange(4) % classes)
+    try:
+        exact = copy.deepcopy(model).double().cpu()
+        whole = Blocked(exact, shape, classes, block=4)
+        parts = Blocked(exact, shape, classes, block=3)
+        with key.fixed("model"):
+            (g, _), (g2, _) = (task.grad(task.init(), batch) for task in (whole, parts))
+    except Exception:  # a model that cannot take this has its trial elsewhere
+        return False
+    return bool(torch.allclose(g, g2, rtol=1e-9, atol=1e-9 * float(g.abs().max())))

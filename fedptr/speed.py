@@ -1,0 +1,67 @@
+"""How a plan's model is computed: in which blocks, on how many threads, compiled or not. Results stay the same.
+
+Compiled code rounds differently, so whether a run is compiled follows from its plan and never from a clock.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fedptr import compiled, heap
+from fedptr.blocks import Blocked, block_size, separable
+from fedptr.memory import auxiliary, footprint
+from fedptr.plan import Plan
+from fedptr.task import Batch, Classification
+from fedptr.trajectory import Trajectory, usual_ipc
+
+LONG = 3e13  # floating point operations, some ten minutes of one core: from here on compiling is worth its minute
+GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
+
+
+def fast(plan: Plan, task: Classification, images: int) -> Classification:
+    """The same task, faster, for a run over so many training images. Sets PyTorch's own threads."""
+    heap.keep()
+    threads = plan.machine.threads or cores()
+    if not separable(task.model, task.shape, task.classes):
+        torch.set_num_threads(threads)
+        return task
+    torch.set_num_threads(1)
+    widest = footprint(task).widest if task.device == "cpu" else 1.0
+    usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
+    on = plan.machine.compile == "on" or (plan.machine.compile == "auto" and work(plan, task, images) > LONG)
+    if on:
+        compiled.cache()
+    return Blocked(
+        task.model,
+        task.shape,
+        task.classes,
+        task.device,
+        block=block_size(widest, [plan.local.batch, usual]),
+        chunk=block_size(widest, [1000]),
+        threads=threads if task.device == "cpu" else 1,
+        compiled=on,
+    )
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work(plan: Plan, task: Classification, images: int) -> float:
+    """Floating point operations of a whole run, about: local training, and matching where there is any."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.zeros(1, *task.shape, device=task.device)
+    with FlopCounterMode(display=False) as counter:
+        task.grad(task.init(), Batch(x, torch.zeros(1, dtype=torch.int64, device=task.device)))
+    run, method = plan.run, plan.method
+    gradients = run.participation * images * plan.local.epochs
+    if isinstance(method, Trajectory):
+        owners = 1 if "D̃" in method.cost["server keeps"] else run.participation * plan.split.clients
+        every = run.rounds if method.mtt_every == "once" else method.mtt_every
+        aux = auxiliary(method, task.classes)  # none when nothing is projected
+        gradients += GRADIENTS * owners * method.H * method.R * aux / every
+    return float(counter.get_total_flops() * gradients * run.rounds)
