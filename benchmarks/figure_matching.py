@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from ours import Problem, problem
+from apart import Apart
+from ours import Problem, plain, problem
 from references import unrolled
 from results import Goal, Row, row
 from scale import Scale
@@ -23,13 +24,17 @@ def reference(p: Problem) -> tuple[float, Tensor, Tensor]:
     return unrolled(p.task.model, p.start, p.end, beta, batches, X)
 
 
+def graph(width: int, images: int, steps: int) -> Callable[[], object]:
+    return partial(reference, problem(width, images, steps, make=plain))
+
+
 def figures(scale: Scale) -> Iterator[Row]:
     for width, faster in ((scale(32), 3.0), (scale(128), 2.5)):
         name = f"matching outer step, R={R}, {scale(IMAGES)} images, width {width}"
         p = problem(width, scale(IMAGES), R)
-        times = interleaved({"ours": p.solve, "unrolled": partial(reference, p)}, scale.repeats)
-        mine, theirs = (spread(times[who]).median for who in ("ours", "unrolled"))
-        took = f"{mine:.2f} against {theirs:.2f} s"
+        with Apart(graph, width, scale(IMAGES), R) as theirs:
+            times = interleaved({"ours": p.solve, "unrolled": theirs}, scale.repeats)
+        took = "{:.2f} against {:.2f} s".format(*(spread(times[who]).median for who in ("ours", "unrolled")))
         yield row(name, "unrolled autograd", ratios(times, "unrolled", "ours"), "×", Goal("≥", faster), times, took)
         yield from accuracy(name, width, scale(IMAGES))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from apart import Apart
 from ours import ours, train
 from references import plain_local_training
 from results import Goal, Row, row
@@ -18,22 +19,21 @@ from fedptr.samples import Samples
 NOTE = "operations of convolutions and the linear layer, three times the forward pass's"
 
 
+def plain(width: int, n: int, batch: int) -> Callable[[], object]:
+    return partial(plain_local_training, network(width), TensorDataset(*photos(n)), batch)
+
+
 def figures(scale: Scale) -> Iterator[Row]:
     n = scale(1000)
-    x, y = photos(n)
+    data = Samples(*photos(n))
     for width in (scale(128), scale(32)):
-        task, model = ours(width), network(width)
+        task = ours(width)
         for batch in (scale(500), scale(100)):
             name = f"local training, width {width}, batch {batch}"
-            times = interleaved(
-                {
-                    "ours": partial(train, task, Samples(x, y), batch),
-                    "plain": partial(plain_local_training, model, TensorDataset(x, y), batch),
-                },
-                scale.repeats,
-            )
+            with Apart(plain, width, n, batch) as reference:
+                times = interleaved({"ours": partial(train, task, data, batch), "plain": reference}, scale.repeats)
             if width == scale(128):
-                work = 3 * n * forward_flops(model) / (PRODUCTS * 2 * SIDE**3)  # in calibrations
+                work = 3 * n * forward_flops(network(width)) / (PRODUCTS * 2 * SIDE**3)  # in calibrations
                 part = [100 * work * ratio for ratio in ratios(times, "gemm", "ours")]
                 yield row(name, "float32 GEMM, FLOP/s", part, "%", Goal("≥", 75), times, NOTE)
             mine, theirs = (n / spread(times[who]).median for who in ("ours", "plain"))

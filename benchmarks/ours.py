@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from work import CLASSES, SHAPE, network, photos
 
+from fedptr import compiled, heap
+from fedptr.blocks import Blocked, block_size
 from fedptr.federation import Rounds, Run, federate
 from fedptr.keys import Key
 from fedptr.local import Local, Trained, local_sgd
 from fedptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
+from fedptr.memory import footprint
 from fedptr.methods.fedavg import FedAvg
 from fedptr.samples import Samples
 from fedptr.site import Site
+from fedptr.speed import cores
 from fedptr.task import Batch, Classification
 
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
-    """The task as a user's run has it; the one place to change when that changes."""
+    """The task as a user's long run has it; the one place to change when that changes."""
+    heap.keep()
+    compiled.cache()
+    torch.set_num_threads(1)
+    model = network(width)
+    widest = footprint(Classification(model, SHAPE, CLASSES)).widest
+    block = block_size(widest, [500, 100])
+    return Blocked(model.to(dtype), SHAPE, CLASSES, block=block, threads=cores(), compiled=True)
+
+
+def plain(width: int, dtype: torch.dtype = torch.float32) -> Classification:
+    """The task without any of it: where a reference runs, memory and threads are left as they are."""
     return Classification(network(width).to(dtype), SHAPE, CLASSES)
 
 
@@ -54,9 +69,16 @@ class Problem:
         return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)
 
 
-def problem(width: int, images: int, R: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Problem:
+def problem(
+    width: int,
+    images: int,
+    R: int,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    make: Callable[[int, torch.dtype], Classification] = ours,
+) -> Problem:
     """The same problem in either precision: it is made in float32 and then cast."""
-    task = ours(width, dtype)
+    task = make(width, dtype)
     start = Classification(network(width), SHAPE, CLASSES).init()
     end = trained(width, start, seed)
     X, y = photos(images, seed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from fedptr.compiled import Compiled, Function, compiling
+from fedptr.compiled import Compiled, Function, compiling, pure
 from fedptr.keys import Key
 from fedptr.models import ConvNet, Shape
 from fedptr.samples import Samples
@@ -31,26 +31,33 @@ from fedptr.task import Adjoint, Batch, Classification
 T = TypeVar("T")
 S = TypeVar("S")
 
-CACHE = 8e6  # bytes of a block's largest activation
+CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
+LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
+OVERHEAD = 2  # of a block, in images
 PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
-SMALLEST = 8  # images; smaller blocks cost more in overhead than the cache gives
 
 
-def block_size(widest: float, batches: Iterable[int]) -> int:
-    """Images per block: as many as fit into the cache, and so that batches of these sizes leave few empty rows.
+def block_size(widest: float, batches: Sequence[int]) -> int:
+    """Images per block for batches of these sizes; `widest` is an image's largest activation in bytes.
 
-    >>> block_size(widest=131072 * 4, batches=[500, 100])
-    12
-    >>> block_size(widest=100, batches=[64])
+    As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
+
+    >>> block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
+    17
+    >>> block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
+    50
+    >>> block_size(widest=4096, batches=[64])
     64
     """
-    batches = list(batches)
-    most = min(max(SMALLEST, int(CACHE / widest) if widest else max(batches)), max(batches))
+    largest = max(batches)
+    most = min(max(1, int(CACHE / widest)), largest)
+    least = min(max(most // 4, math.ceil(LEAST / widest)), most)
 
-    def rows(block: int) -> float:
-        return sum(math.ceil(n / block) * block / n for n in batches)
+    def cost(block: int) -> float:
+        rows = sum(math.ceil(n / (2 * block)) * 2 * block / n for n in batches)
+        return rows * (1 + OVERHEAD / block)
 
-    return min(range(max(1, (most + 1) // 2), most + 1), key=lambda block: (rows(block), -block))
+    return min(range(max(1, least), most + 1), key=lambda block: (cost(block), -block))
 
 
 class Blocked(Classification):
@@ -71,7 +78,6 @@ class Blocked(Classification):
         assert not self._buffers, "buffers are updated by whole batches"
         self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
-        self._own.model = self.model
         self._pool: ThreadPoolExecutor | None = None
         self._grad, self._adjoint = gradient(self._loss), second_order(self._loss)
         if compiled:
@@ -113,21 +119,21 @@ class Blocked(Classification):
         kind = (alike, self.shape, self.classes, self.device, self.block, next(self.model.parameters()).dtype)
         if kind not in PROGRAMS:
             PROGRAMS[kind] = (
-                Compiled(grad, lambda: gradient(compiling(self._traced)), "the gradient"),
-                Compiled(adjoint, lambda: along(compiling(self._slope())), "the matching's adjoint"),
+                Compiled(grad, lambda *args: gradient(compiling(self._operations(self.model, *args))), "the gradient"),
+                Compiled(adjoint, lambda *args: along(compiling(self._slope(*args))), "the matching's adjoint"),
             )
         return PROGRAMS[kind]
 
     def _blocks(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels, and each image's part in the mean; for compiled code all of one size."""
-        x, n = batch.x.detach(), len(batch.y)
-        for first in range(0, n, self.block):
-            rows = torch.arange(first, min(first + self.block, n), device=x.device)
-            q = torch.full((len(rows),), 1 / n, dtype=x.dtype, device=x.device)
-            if self.compiled and len(rows) < self.block:  # copies of an image, as the model can surely take that one
-                missing = self.block - len(rows)
-                rows, q = torch.cat([rows, rows[:1].expand(missing)]), F.pad(q, (0, missing))
-            yield x[rows], batch.y[rows], q
+        n = len(batch.y)
+        for x, y in zip(batch.x.detach().split(self.block), batch.y.split(self.block), strict=True):
+            q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)
+            missing = self.block - len(y) if self.compiled else 0
+            if missing:  # copies of an image, as the model can surely take that one
+                x = torch.cat([x, x[:1].expand(missing, *x.shape[1:])])
+                y, q = torch.cat([y, y[:1].expand(missing)]), F.pad(q, (0, missing))
+            yield x, y, q
 
     def _each(self, f: Callable[[T], S], items: Iterable[T]) -> Iterator[S]:
         """f of each, in order; several at a time."""
@@ -147,22 +153,25 @@ class Blocked(Classification):
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
         return weighted(self._logits(w, x, training=True), y, q)
 
-    def _traced(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
-        """The loss once more, for the compiler: what it makes of it writes to no module."""
-        return weighted(functional_call(self.model, self.parameters(w), (x,)), y, q)
+    def _operations(self, model: nn.Module, *args: Tensor) -> Callable[..., Tensor]:
+        """The loss of a block, for the compiler."""
+        model = copy.deepcopy(model).train()
 
-    def _slope(self) -> Callable[..., Tensor]:
+        def loss(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+            return weighted(functional_call(model, self.parameters(w), (x,)), y, q)
+
+        return pure(loss, *args)
+
+    def _slope(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Callable[..., Tensor]:
         """⟨∇ℓ(w), a⟩ in forward mode; the compiler can differentiate that, but not a gradient."""
         model = copy.deepcopy(self.model)
         for module in model.modules():
             if type(module) is nn.GroupNorm:
                 module.__class__ = PlainGroupNorm
+        loss = self._operations(model, w, x, y, q)
 
         def slope(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Tensor:
-            def loss(v: Tensor) -> Tensor:
-                return weighted(functional_call(model, self.parameters(v), (x,)), y, q)
-
-            along: Tensor = jvp(loss, (w,), (a,))[1]
+            along: Tensor = jvp(lambda v: loss(v, x, y, q), (w,), (a,))[1]
             return along
 
         return slope
@@ -175,11 +184,12 @@ class PlainGroupNorm(nn.GroupNorm):
         groups = x.unflatten(1, (self.num_groups, -1))
         within = list(range(2, groups.dim()))
         d = groups - groups.mean(within, keepdim=True)
-        unit = (d * torch.rsqrt((d * d).mean(within, keepdim=True) + self.eps)).flatten(1, 2)
+        unit: Tensor = (d * torch.rsqrt((d * d).mean(within, keepdim=True) + self.eps)).flatten(1, 2)
         if not self.affine:
             return unit
         each = (1, -1, *[1] * (x.dim() - 2))
-        return unit * self.weight.view(each) + self.bias.view(each)
+        out: Tensor = unit * self.weight.view(each) + self.bias.view(each)
+        return out
 
 
 def weighted(logits: Tensor, y: Tensor, q: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class Compiled:
     It is compiled for the shapes of its first arguments, and for those only: more shapes are more compilations.
     """
 
-    def __init__(self, eager: Function, compiling: Callable[[], Function], what: str) -> None:
+    def __init__(self, eager: Function, compiling: Callable[..., Function], what: str) -> None:
         self.eager, self.compiling = eager, compiling
         self.fast: Function | None = None  # where compiling went well
         self.what, self.lock, self.tried = what, threading.Lock(), False
@@ -44,7 +44,7 @@ class Compiled:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about itself
-                fast = self.compiling()
+                fast = self.compiling(*args)
                 got = fast(*args)
             off = max(float((a - b).norm() / (b.norm() + 1e-30)) for a, b in zip(got, expected, strict=True))
             if off <= TOLERANCE:
@@ -55,6 +55,17 @@ class Compiled:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         notice(f"{self.what} is not compiled ({reason}); going on without, which is slower")
         return expected
+
+
+def pure(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
+    """f as the list of operations it does with arguments like these, without the modules and Python it did them with.
+
+    Should they depend on the numbers in the arguments, it fails.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    operations: Callable[..., Tensor] = make_fx(f, tracing_mode="fake")(*(arg.detach() for arg in args))
+    return operations
 
 
 def compiling(f: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -50,16 +50,12 @@ def prepare(plan: Plan) -> Experiment:
     train, test = samples.of(dataset, device)
     if not own(plan):
         memory.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
-    experiment = Experiment(dataset, split, make_task(plan, dataset, device), train.split(split.clients), test)
-    vet(plan, experiment)
-    return replace(experiment, task=fast(plan, experiment.task, len(train)))
-
-
-def vet(plan: Plan, experiment: Experiment) -> None:
-    """Whether a plan can run: an own model does what its method needs, and everything fits into memory."""
+    task = make_task(plan, dataset, device)
     if own(plan):
-        trial(plan.model.name, experiment.task, isinstance(plan.method, Trajectory), plan.run.seed)
-    memory.check(plan, experiment.task, experiment.split.sizes, len(experiment.test))
+        trial(plan.model.name, task, isinstance(plan.method, Trajectory), plan.run.seed)
+    task = fast(plan, task, len(train))
+    memory.check(plan, task, split.sizes, len(test))
+    return Experiment(dataset, split, task, train.split(split.clients), test)
 
 
 def own(plan: Plan) -> bool:

@@ -51,6 +51,10 @@ class Run:
     clients: States
     record: dict[str, Any] = field(default_factory=dict)  # of the last round, as in rounds.jsonl
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.clients, States):  # whoever makes a run may give a plain mapping
+            object.__setattr__(self, "clients", States(self.clients))
+
     @property
     def w(self) -> Tensor:
         """The global model as one vector."""

@@ -59,6 +59,7 @@ class Matching:
     momentum: float
     batch: int  # images per student step; 0 = all
     dsa: bool
+    stop: float = 0.0  # see `stalled`
 
 
 class Report(NamedTuple):
@@ -71,15 +72,17 @@ class Report(NamedTuple):
     skipped: bool  # there was no trajectory to match
     stopped: bool  # L or its gradient was not finite; the last finite X and β were kept
     clamped: bool  # β hit its floor
+    steps: int  # outer steps taken, up to H
 
 
 def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching, key: Key) -> tuple[Auxiliary, Report]:
     """H outer steps on (X, β). Leaves its arguments alone; a call that goes wrong keeps the last sound D̃."""
     span2 = distance(start, end)
     if span2 == 0 or not math.isfinite(span2):
-        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False)
+        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False, 0)
     order, noise, first = key("mtt-batch"), key("mtt-aug"), None
     before, after, stopped, clamped = math.nan, math.nan, False, False
+    losses: list[float] = []
     sound = aux  # the last D̃ with which the student arrived somewhere
     for _ in range(how.H):
         steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
@@ -89,15 +92,27 @@ def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching,
             stopped = True
             break
         before = L if math.isnan(before) else before
+        losses.append(L)
         sound, aux = aux, descend(aux, gX, gbeta, how)
         clamped = clamped or bool(aux.beta <= BETA_FLOOR)
+        if how.stop and stalled(losses, how.stop):
+            break
     if first and not stopped:
         after = distance(student(task, start, aux, first)[-1], end) / span2
         stopped = not math.isfinite(after)
     if stopped:
         aux = sound
         after = distance(student(task, start, aux, first or [])[-1], end) / span2
-    return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped)
+    return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped, len(losses))
+
+
+def stalled(losses: list[float], part: float) -> bool:
+    """Whether two outer steps in a row found no loss that is lower, by this part, than the best before them.
+
+    >>> stalled([1.0, 0.9, 0.89, 0.9], 0.02), stalled([1.0, 0.9, 0.95, 0.8], 0.02)
+    (True, False)
+    """
+    return len(losses) > 2 and min(losses[-2:]) > (1 - part) * min(losses[:-2])
 
 
 def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxiliary:

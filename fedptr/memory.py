@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from fedptr.blocks import Blocked
 from fedptr.errors import UserError
 from fedptr.free import free
 from fedptr.keys import Key
@@ -55,9 +56,13 @@ class Footprint(NamedTuple):
     image: int
     saved: float = 0
     widest: float = 0
+    block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
+    chunk: float = CHUNK  # the same in an evaluation
+    threads: int = 1  # each has a gradient of its own
 
-    def peak(self, images: int, times: Factors) -> float:
+    def peak(self, images: float, times: Factors) -> float:
         """Of a gradient over so many images; the holes do not grow with tensors that are too large for the heap."""
+        images = min(images, self.block)
         small = images if images * self.widest <= HEAP else HEAP / self.widest
         return (self.saved * times.saved + self.widest * times.widest) * max(images, small * times.holes)
 
@@ -142,11 +147,11 @@ def estimate(
 
     def gradient(images: int) -> float:
         batch = foot.image * images
-        return max(foot.peak(images, TRAINING) + batch, IMAGES * batch) + VECTORS * foot.model
+        return max(foot.peak(images, TRAINING) + batch, IMAGES * batch) + (VECTORS + foot.threads) * foot.model
 
     phases = {
         "training": gradient(min(plan.local.batch, largest)),
-        "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(CHUNK, tests),
+        "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(foot.chunk, tests),
     }
     if plan.local.gamma or plan.local.record_gamma or getattr(method, "option", "II") == "I":
         phases["full gradients"] = gradient(min(CHUNK, largest))
@@ -154,7 +159,7 @@ def estimate(
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
         student = foot.peak(min(method.aux_batch or aux, aux), MATCHING)
-        phases["matching"] = student + IMAGES * foot.image * aux + (VECTORS + method.R) * foot.model
+        phases["matching"] = student + IMAGES * foot.image * aux + (VECTORS + foot.threads + method.R) * foot.model
     return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
 
 
@@ -188,7 +193,10 @@ def footprint(task: Classification) -> Footprint:
     """Counted on 2 and on 3 images: the difference is free of what does not grow with the batch."""
     few, more = saved_tensors(task, 2), saved_tensors(task, 3)
     saved = max(0, sum(more) - sum(few))
-    return Footprint(4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3))
+    sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
+    if not isinstance(task, Blocked):
+        return Footprint(*sizes)
+    return Footprint(*sizes, task.threads * task.block, task.threads * task.chunk, task.threads)
 
 
 def saved_tensors(task: Classification, n: int) -> list[int]:

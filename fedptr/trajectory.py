@@ -44,6 +44,9 @@ class Trajectory:
     aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
     dsa: bool = setting(True, "augment the auxiliary images in matching")
     mtt_every: int | Literal["once"] = setting(1, 'match every p rounds, or "once"', ge=1)
+    mtt_stop: float = setting(
+        0.0, "end a matching when two outer steps do not lower its loss by this part; 0 = all H steps", ge=0, lt=1
+    )
     warmup: Literal["strict", "early"] = setting("strict", "first matching at t > m, or already at t = m")
     carry_beta: bool = setting(True, "keep the learned β for the next matching")
     carry_momentum: bool = setting(False, "keep the matching optimisers' momentum too")
@@ -82,7 +85,9 @@ class Trajectory:
     def match(self, memory: State, site: Site) -> tuple[State, State]:
         """Matches the trail's first model to its last."""
         began = time.perf_counter()
-        how = Matching(self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa)
+        how = Matching(
+            self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa, self.mtt_stop
+        )
         aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
         if not self.carry_momentum:
             zero = {name: torch.zeros_like(memory[name]) for name in ("X_velocity", "beta_velocity")}

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedptr import cli, memory
 from fedptr.errors import UserError
-from fedptr.experiment import prepare, vet
+from fedptr.experiment import prepare
 from fedptr.free import available, containers, free
 from fedptr.memory import Estimate, Footprint, estimate, footprint
 from fedptr.models import ModelPlan, build
@@ -322,12 +322,3 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free", lambda device: None)
     prepare(check({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))
-
-
-def test_an_experiment_can_be_vetted_for_another_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {"model": {"name": "mlp", "width": 8}}
-    experiment = prepare(check({**tables, "method": {"name": "fedavg"}}))
-    cramped(monkeypatch, 40_000_000)
-    vet(check({**tables, "method": {"name": "fedavg"}}), experiment)
-    with pytest.raises(UserError, match=r"lower machine.client_memory, run.participation, method.m or method.ipc"):
-        vet(check({**tables, "method": {"name": "fedptr", "ipc": 5000}}), experiment)
