@@ -12,7 +12,7 @@ class Scale:
 
     @property
     def repeats(self) -> int:
-        return 2 if self.quick else 7
+        return 2 if self.quick else 5
 
     def __call__(self, size: int) -> int:
         """A size of the table, or a small one in its place.

@@ -31,7 +31,7 @@ from fedptr.task import Adjoint, Batch, Classification
 T = TypeVar("T")
 S = TypeVar("S")
 
-CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
+CACHE = 5.5e6  # bytes of the largest activation in a block; more of it would not fit into the cache
 LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
 OVERHEAD = 2  # of a block, in images
 PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
@@ -43,9 +43,9 @@ def block_size(widest: float, batches: Sequence[int]) -> int:
     As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
 
     >>> block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
-    17
+    10
     >>> block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
-    50
+    25
     >>> block_size(widest=4096, batches=[64])
     64
     """
@@ -126,8 +126,8 @@ class Blocked(Classification):
 
     def _blocks(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels, and each image's part in the mean; for compiled code all of one size."""
-        n = len(batch.y)
-        for x, y in zip(batch.x.detach().split(self.block), batch.y.split(self.block), strict=True):
+        n, images = len(batch.y), batch.x.detach().contiguous()  # an augmentation may leave them in any layout
+        for x, y in zip(images.split(self.block), batch.y.split(self.block), strict=True):
             q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)
             missing = self.block - len(y) if self.compiled else 0
             if missing:  # copies of an image, as the model can surely take that one

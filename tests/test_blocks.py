@@ -163,6 +163,8 @@ def test_compiled_code_computes_what_the_plain_task_does(fast: tuple[Blocked, Bl
             assert off(got, expected) < 1e-9
     assert all(map(torch.equal, one.grad(w, batch), two.grad(w, batch)))
     assert all(map(torch.equal, one.adjoint(w, batch, a), two.adjoint(w, batch, a)))
+    turned = batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(one.grad(w, turned)[0], one.grad(w, batch)[0]), "however the images lie in memory"
     assert one._grad.fast is not None, "it was really compiled"
     assert one._adjoint.fast is not None
     assert one._grad is two._grad, "models that are built alike share their code"
