@@ -31,7 +31,7 @@ from fedptr.task import Adjoint, Batch, Classification
 T = TypeVar("T")
 S = TypeVar("S")
 
-CACHE = 5.5e6  # bytes of the largest activation in a block; more of it would not fit into the cache
+CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
 LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
 OVERHEAD = 2  # of a block, in images
 PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
@@ -43,9 +43,9 @@ def block_size(widest: float, batches: Sequence[int]) -> int:
     As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
 
     >>> block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
-    10
+    17
     >>> block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
-    25
+    50
     >>> block_size(widest=4096, batches=[64])
     64
     """

@@ -28,7 +28,7 @@ def fast(plan: Plan, task: Classification, images: int) -> Classification:
         torch.set_num_threads(threads)
         return task
     torch.set_num_threads(1)
-    widest = footprint(task).widest if task.device == "cpu" else 1.0
+    widest = max(1.0, footprint(task).widest) if task.device == "cpu" else 1.0
     usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
     on = plan.machine.compile == "on" or (plan.machine.compile == "auto" and work(plan, task, images) > LONG)
     if on:

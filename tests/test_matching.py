@@ -181,3 +181,17 @@ def test_match_leaves_its_arguments_alone() -> None:
     match(case.task, case.start, case.end, case.aux, HOW, Key(0))
     assert all(torch.equal(a, b) for a, b in zip(before, (case.start, case.end, *case.aux), strict=True))
     assert not case.start.requires_grad
+
+
+def test_matching_ends_when_it_does_not_improve() -> None:
+    case = Case()
+    how = replace(HOW, H=12, lr_img=0.0, lr_beta=0.0)  # nothing moves, so nothing improves
+    _, all_of_them = match(case.task, case.start, case.end, case.aux, how, Key(0))
+    assert all_of_them.steps == 12
+    _, few = match(case.task, case.start, case.end, case.aux, replace(how, stop=0.01), Key(0))
+    assert few.steps == 3
+    moving = replace(HOW, H=12, stop=1e-9)
+    aux, on = match(case.task, case.start, case.end, case.aux, moving, Key(0))
+    same, off = match(case.task, case.start, case.end, case.aux, replace(moving, stop=0.0), Key(0))
+    assert on.steps == off.steps == 12, "it improves all the way"
+    assert torch.equal(aux.X, same.X)

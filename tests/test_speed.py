@@ -1,0 +1,102 @@
+"""How a plan's model is computed: it follows from the plan, and the results do not follow from the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedptr import blocks, heap
+from fedptr.blocks import Blocked
+from fedptr.experiment import prepare
+from fedptr.federation import federate
+from fedptr.plan import Plan, check
+from fedptr.speed import LONG, cores, fast, work
+from fedptr.task import Classification
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(heap, "keep", lambda: False)  # the tests' own process is left alone
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def plan(method: dict[str, Any] | None = None, rounds: int = 3, **machine: Any) -> Plan:
+    tables = {
+        "run": {"rounds": rounds},
+        "model": {"width": 4},
+        "data": {"subset": 200},
+        "split": {"clients": 3},
+        "local": {"batch": 32},
+        "machine": {"threads": 1, **machine},
+        "method": method or {"name": "fedavg"},
+    }
+    return check(tables)
+
+
+MATCHING = {"name": "fedptr-s", "H": 2, "R": 2, "ipc": 1, "m": 1}
+
+
+@pytest.mark.parametrize("method", [{"name": "fedavg"}, {**MATCHING, "name": "fedptr"}, MATCHING])
+def test_the_number_of_threads_does_not_change_a_run(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CACHE", 30_000.0)  # so that these small images make several blocks
+    monkeypatch.setattr(blocks, "LEAST", 0.0)
+    ends = []
+    for threads in (1, 3):
+        p = plan(method, rounds=4, threads=threads)
+        e = prepare(p)
+        assert isinstance(e.task, Blocked)
+        assert e.task.block < 16
+        assert e.task.threads == threads
+        assert torch.get_num_threads() == 1
+        *_, run = federate(p.method, e.task, e.clients, e.test, p.run, p.local)
+        ends.append((run.w, run.record["test_loss"]))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+
+
+def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
+    def compiled(p: Plan) -> bool:
+        task = prepare(p).task
+        return isinstance(task, Blocked) and task.compiled
+
+    assert not compiled(plan())
+    assert compiled(plan(rounds=10**6))
+    assert not compiled(plan(rounds=10**6, compile="off"))
+    assert compiled(plan(compile="on"))
+
+
+def test_work_is_counted_from_the_plan() -> None:
+    task = prepare(plan()).task
+    once = work(plan(rounds=1), task, 200)
+    per_image = once / 200
+    assert per_image > 6 * (9 * 4 * 64), "three passes, two operations for every product of the first layer at least"
+    assert work(plan(rounds=5), task, 200) == pytest.approx(5 * once)
+    server = work(plan(MATCHING, rounds=1), task, 200)
+    assert server - once == pytest.approx(11 / 3 * 2 * 2 * 10 * per_image)
+    clients = work(plan({**MATCHING, "name": "fedptr"}, rounds=1), task, 200)
+    assert clients - once == pytest.approx(3 * (server - once))
+    assert work(plan({**MATCHING, "lam": 0.0}, rounds=1), task, 200) == once
+    assert once < LONG
+
+
+def test_models_whose_images_see_each_other_are_computed_whole() -> None:
+    with pytest.warns(UserWarning, match="BatchNorm"):
+        task = Classification(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8), 10)
+    assert fast(plan(threads=2), task, 200) is task
+    assert torch.get_num_threads() == 2
+
+
+def test_a_model_without_activations_is_no_problem() -> None:
+    task = Classification(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8), 10)
+    assert isinstance(fast(plan(), task, 200), Blocked)
+
+
+def test_all_cores_are_used_by_default() -> None:
+    task = prepare(plan(threads=0)).task
+    assert isinstance(task, Blocked)
+    assert task.threads == cores() >= 1
