@@ -61,10 +61,11 @@ SETTINGS = [
 
 
 def figures(scale: Scale) -> Iterator[Row]:
-    for setting in settings(scale):
-        repeats = min(scale.repeats, 3)  # each takes minutes
-        times = interleaved(parts(setting, scale(128), scale(500)), repeats)
-        turns = [{name: taken[i] for name, taken in times.items()} for i in range(repeats)]
+    exact, *_ = everything = settings(scale)
+    repeats = min(scale.repeats, 3)  # each takes minutes; the parts are the same for every setting
+    times = interleaved(parts(exact, scale(128), scale(500)), repeats)
+    turns = [{name: taken[i] for name, taken in times.items()} for i in range(repeats)]
+    for setting in everything:
         for method, goal in setting.goals():
             values = [cost(method, setting, turn, IMAGES / (PAIR * 500)) for turn in turns]
             title = f"{method.name} round, {setting.name}"

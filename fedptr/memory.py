@@ -106,7 +106,7 @@ def refuse(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], te
         part, size = needed.most
         raise UserError(
             f"this run needs about {shown(needed.total)} of memory, {shown(size)} of it for {part}, and "
-            f"{shown(there)} are free; {remedy(part, plan)}, or set machine.memory_check = false to try it anyway"
+            f"{shown(there)} are free; {remedy(part, plan, foot)}, or set machine.memory_check = false to try it anyway"
         )
 
 
@@ -121,18 +121,20 @@ def shown(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def remedy(part: str, plan: Plan) -> str:
-    """What makes this part of the memory smaller."""
+def remedy(part: str, plan: Plan, foot: Footprint) -> str:
+    """What makes this part of the memory smaller; with several threads, a block less at a time does."""
+    threads = "machine.threads or " if foot.threads > 1 else ""
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
     matching = ["method.m", "method.ipc"] if isinstance(plan.method, Trajectory) else []
     states = ["machine.client_memory", "run.participation", *matching]
-    batch = "lower method.aux_batch" if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch"
+    batch = "lower method.aux_batch, " if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch, "
+    batch = batch if math.isinf(foot.block) else ""  # blocks are small already
     return {
-        "training": f"lower local.batch, or {smaller}",
-        "evaluation": smaller,
+        "training": f"lower {threads}local.batch, or {smaller}",
+        "evaluation": f"lower {threads[:-4]}, or {smaller}" if threads else smaller,
         "full gradients": f"turn local.gamma, local.record_gamma and method.option I off, or {smaller}",
-        "matching": f"{batch}, lower method.ipc, or {smaller}",
-        "projection": f"lower method.ipc, or {smaller}",
+        "matching": f"{batch}lower {threads}method.ipc, or {smaller}",
+        "projection": f"lower {threads}method.ipc, or {smaller}",
         "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
     }[part]
 

@@ -44,9 +44,7 @@ class Trajectory:
     aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
     dsa: bool = setting(True, "augment the auxiliary images in matching")
     mtt_every: int | Literal["once"] = setting(1, 'match every p rounds, or "once"', ge=1)
-    mtt_stop: float = setting(
-        0.0, "end a matching when two outer steps do not lower its loss by this part; 0 = all H steps", ge=0, lt=1
-    )
+    mtt_stop: float = setting(0.0, "match until two steps do not lower the loss by this part; 0 = off", ge=0, lt=1)
     warmup: Literal["strict", "early"] = setting("strict", "first matching at t > m, or already at t = m")
     carry_beta: bool = setting(True, "keep the learned β for the next matching")
     carry_momentum: bool = setting(False, "keep the matching optimisers' momentum too")

@@ -287,10 +287,14 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cramped(monkeypatch, 100_000_000)
-    argv = ["--model", "convnet", "--width", "32", "--set", "machine.threads=1"]
-    assert "set method.aux_batch, lower method.ipc" in refused(capsys, *argv, "--set", "method.ipc=50")
-    assert "lower local.batch" in refused(capsys, *argv, "--method", "fedavg", "--clients", "1")
+    cramped(monkeypatch, 60_000_000)
+    argv = ["--model", "convnet", "--width", "32"]
+    many = ["--set", "method.ipc=50", "--threads"]
+    assert "; lower method.ipc, or lower model.width" in refused(capsys, *argv, *many, "1")
+    assert "; lower machine.threads or method.ipc, or" in refused(capsys, *argv, *many, "4")
+    assert "lower machine.threads or local.batch" in refused(
+        capsys, *argv, "--method", "fedavg", "--clients", "1", "--threads", "4"
+    )
 
 
 def test_a_model_too_large_to_be_made_is_refused_without_making_it(

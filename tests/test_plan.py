@@ -119,7 +119,17 @@ def test_set_reaches_every_field() -> None:
 
 
 def test_every_option_reaches_its_setting() -> None:
-    values = {"D": "x", "DIR": "x", "P": "iid", "FILE": "x", "M": "mlp", "DEV": "cpu", "A": 0.5, "F": 0.5}
+    values = {
+        "D": "x",
+        "DIR": "x",
+        "P": "iid",
+        "FILE": "x",
+        "M": "mlp",
+        "DEV": "cpu",
+        "WHEN": "off",
+        "A": 0.5,
+        "F": 0.5,
+    }
     for option, (place, metavar, _) in {**cli.OPTIONS, **cli.RUN_OPTIONS}.items():
         value = values.get(metavar, 3)
         section, key = place.split(".")

@@ -65,8 +65,8 @@ def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
         return isinstance(task, Blocked) and task.compiled
 
     assert not compiled(plan())
-    assert compiled(plan(rounds=10**6))
-    assert not compiled(plan(rounds=10**6, compile="off"))
+    assert compiled(plan(rounds=10**9))
+    assert not compiled(plan(rounds=10**9, compile="off"))
     assert compiled(plan(compile="on"))
 
 
