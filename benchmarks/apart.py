@@ -15,7 +15,7 @@ Work = Callable[[], object]
 
 
 class Apart:
-    """`make(*args)` gives the work, over there; calling this does it once. `with Apart(make, 3) as work: work()`"""
+    """`make(*args)` gives the work, over there; a call does it once. `with Apart(make, 3) as work: work()`"""
 
     def __init__(self, make: Callable[..., Work], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -23,9 +23,10 @@ class Apart:
         self.process = context.Process(target=serve, args=(theirs, make, args), daemon=True)
         self.process.start()
 
-    def __call__(self) -> None:
+    def __call__(self) -> Any:
+        """What the work returns; it is pickled, so let it be small."""
         self.ours.send(True)
-        self.ours.recv()
+        return self.ours.recv()
 
     def __enter__(self) -> Self:
         return self
@@ -40,5 +41,4 @@ class Apart:
 def serve(asked: Connection, make: Callable[..., Work], args: tuple[Any, ...]) -> None:
     work = make(*args)
     while asked.recv():
-        work()
-        asked.send(True)
+        asked.send(work())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 from apart import Apart
@@ -25,7 +24,12 @@ def reference(p: Problem) -> tuple[float, Tensor, Tensor]:
 
 
 def graph(width: int, images: int, steps: int) -> Callable[[], object]:
-    return partial(reference, problem(width, images, steps, make=plain))
+    p = problem(width, images, steps, make=plain)
+
+    def work() -> None:
+        reference(p)
+
+    return work
 
 
 def figures(scale: Scale) -> Iterator[Row]:

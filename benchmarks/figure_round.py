@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from apart import Apart
 from ours import ours, rounds
 from peers import Peer, PeerError
 from references import plain_round
@@ -33,6 +34,17 @@ PEERS = {
 }
 
 
+def plain(width: int, images: int, batch: int) -> Callable[[], dict[str, Any]]:
+    model, (x, y) = network(width), photos(images)
+    sets = [TensorDataset(*part) for part in zip(x.chunk(CLIENTS), y.chunk(CLIENTS), strict=True)]
+
+    def work() -> dict[str, Any]:
+        plain_round(model, sets, batch, shuffle=False)
+        return {name: value.numpy() for name, value in model.state_dict().items()}
+
+    return work
+
+
 class Round:
     """The work, and our side and the plain loop's."""
 
@@ -48,7 +60,6 @@ class Round:
     def against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
         """The times of ours and of one reference, and what their losses say; refuses work that is not the same."""
         parts = list(zip(self.x.chunk(CLIENTS), self.y.chunk(CLIENTS), strict=True))
-        model, sets = network(self.width), [TensorDataset(x, y) for x, y in parts]
         runs = rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
         w = self.task.init()
 
@@ -56,9 +67,18 @@ class Round:
             nonlocal w
             w = next(runs).w
 
-        plain = partial(plain_round, model, sets, self.batch, shuffle=False)
-        times = interleaved({"ours": step, name: peer.round if peer else plain}, self.repeats)
-        state = peer.state() if peer else model.state_dict()
+        state: dict[str, Tensor] = {}
+        with Apart(plain, self.width, len(self.y), self.batch) as loop:
+
+            def reference() -> None:
+                nonlocal state
+                if peer:
+                    peer.round()
+                else:
+                    state = {key: torch.from_numpy(value) for key, value in loop().items()}
+
+            times = interleaved({"ours": step, name: reference}, self.repeats)
+        state = peer.state() if peer else state
         first, mine, theirs = (self.loss(s) for s in (self.work["state"], self.task.parameters(w), state))
         words = f"loss {first:.3f} → {mine:.3f}, the reference's {theirs:.3f}"
         if abs(mine - theirs) > TOLERANCE * theirs or first - theirs < 2 * TOLERANCE * theirs:

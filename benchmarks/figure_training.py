@@ -20,7 +20,12 @@ NOTE = "operations of convolutions and the linear layer, three times the forward
 
 
 def plain(width: int, n: int, batch: int) -> Callable[[], object]:
-    return partial(plain_local_training, network(width), TensorDataset(*photos(n)), batch)
+    model, data = network(width), TensorDataset(*photos(n))
+
+    def work() -> None:
+        plain_local_training(model, data, batch)
+
+    return work
 
 
 def figures(scale: Scale) -> Iterator[Row]:
