@@ -8,14 +8,13 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 Work = Callable[[], object]
 
 
 class Apart:
-    """`make(*args)` gives the work, over there; a call does it once. `with Apart(make, 3) as work: work()`"""
+    """`make(*args)` gives the work, over there; a call does it once. Use it within `contextlib.closing`."""
 
     def __init__(self, make: Callable[..., Work], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -28,12 +27,7 @@ class Apart:
         self.ours.send(True)
         return self.ours.recv()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.process.kill()
         self.process.join()
 

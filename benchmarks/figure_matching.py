@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import torch
@@ -36,7 +37,7 @@ def figures(scale: Scale) -> Iterator[Row]:
     for width, faster in ((scale(32), 3.0), (scale(128), 2.5)):
         name = f"matching outer step, R={R}, {scale(IMAGES)} images, width {width}"
         p = problem(width, scale(IMAGES), R)
-        with Apart(graph, width, scale(IMAGES), R) as theirs:
+        with contextlib.closing(Apart(graph, width, scale(IMAGES), R)) as theirs:
             times = interleaved({"ours": p.solve, "unrolled": theirs}, scale.repeats)
         took = "{:.2f} against {:.2f} s".format(*(spread(times[who]).median for who in ("ours", "unrolled")))
         yield row(name, "unrolled autograd", ratios(times, "unrolled", "ours"), "×", Goal("≥", faster), times, took)

@@ -68,7 +68,7 @@ class Round:
             w = next(runs).w
 
         state: dict[str, Tensor] = {}
-        with Apart(plain, self.width, len(self.y), self.batch) as loop:
+        with contextlib.closing(Apart(plain, self.width, len(self.y), self.batch)) as loop:
 
             def reference() -> None:
                 nonlocal state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -35,7 +36,7 @@ def figures(scale: Scale) -> Iterator[Row]:
         task = ours(width)
         for batch in (scale(500), scale(100)):
             name = f"local training, width {width}, batch {batch}"
-            with Apart(plain, width, n, batch) as reference:
+            with contextlib.closing(Apart(plain, width, n, batch)) as reference:
                 times = interleaved({"ours": partial(train, task, data, batch), "plain": reference}, scale.repeats)
             if width == scale(128):
                 work = 3 * n * forward_flops(network(width)) / (PRODUCTS * 2 * SIDE**3)  # in calibrations
