@@ -1,7 +1,7 @@
 """What the C library does with memory that was freed.
 
 A training step frees its activations and asks for the same sizes again a moment later. By default glibc hands large
-blocks back to the system, which then clears every page anew: for the paper's model that costs a third of the time.
+blocks back to the system, which then clears every page anew.
 """
 
 from __future__ import annotations
