@@ -26,7 +26,7 @@ from fedptr.compiled import Compiled, Function, compiling, pure
 from fedptr.keys import Key
 from fedptr.models import ConvNet, Shape
 from fedptr.samples import Samples
-from fedptr.task import Adjoint, Batch, Classification
+from fedptr.task import Adjoint, Batch, Classification, second_order
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -79,7 +79,8 @@ class Blocked(Classification):
         self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
         self._pool: ThreadPoolExecutor | None = None
-        self._grad, self._adjoint = gradient(self._loss), second_order(self._loss)
+        self._grad: Function = gradient(self._loss)
+        self._adjoint: Function = self._second_order
         if compiled:
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
 
@@ -153,6 +154,11 @@ class Blocked(Classification):
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
         return weighted(self._logits(w, x, training=True), y, q)
 
+    def _second_order(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        slope, by_x, by_w = second_order(lambda w, x: self._loss(w, x, y, q), w, x, a)
+        assert by_w is not None
+        return slope, by_x, by_w
+
     def _operations(self, model: nn.Module, *args: Tensor) -> Callable[..., Tensor]:
         """The loss of a block, for the compiler."""
         model = copy.deepcopy(model).train()
@@ -202,17 +208,6 @@ def gradient(loss: Callable[..., Tensor]) -> Function:
         value = loss(w, x, y, q)
         (g,) = torch.autograd.grad(value, w)
         return g, value.detach()
-
-    return run
-
-
-def second_order(loss: Callable[..., Tensor]) -> Function:
-    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
-        (g,) = torch.autograd.grad(loss(w, x, y, q), w, create_graph=True)
-        slope = torch.dot(g, a)
-        hx, hw = torch.autograd.grad(slope, (x, w), materialize_grads=True)
-        return slope.detach(), hx, hw
 
     return run
 

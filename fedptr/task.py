@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -77,11 +78,7 @@ class Differentiable:
 
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         """One vector–Jacobian product of the gradient, for `fedptr.matching`."""
-        w, x = w.detach().requires_grad_(), batch.x.detach().requires_grad_()
-        (g,) = torch.autograd.grad(self.loss(w, batch._replace(x=x)), w, create_graph=True)
-        along = torch.dot(g, a)
-        hx, *hw = torch.autograd.grad(along, (x, w) if by_w else (x,), materialize_grads=True)
-        return Adjoint(along.detach(), hx, hw[0] if hw else None)
+        return second_order(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
 
     def initial_buffers(self) -> Tensor | None:
         return None
@@ -159,6 +156,17 @@ class Classification(Differentiable):
 
     def pack_buffers(self, buffers: State) -> Tensor:
         return torch.cat([buffers[name].reshape(-1) for name in self._floating]).clone()
+
+
+def second_order(
+    loss: Callable[[Tensor, Tensor], Tensor], w: Tensor, x: Tensor, a: Tensor, by_w: bool = True
+) -> Adjoint:
+    """The adjoint of a loss of parameters and images, by differentiating its gradient once more."""
+    w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
+    (g,) = torch.autograd.grad(loss(w, x), w, create_graph=True)
+    along = torch.dot(g, a)
+    hx, *hw = torch.autograd.grad(along, (x, w) if by_w else (x,), materialize_grads=True)
+    return Adjoint(along.detach(), hx, hw[0] if hw else None)
 
 
 def full_gradient(task: Task, w: Tensor, data: Samples) -> Tensor:
