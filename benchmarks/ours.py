@@ -9,29 +9,24 @@ import torch
 from torch import Tensor
 from work import CLASSES, SHAPE, network, photos
 
-from fedptr import compiled, heap
-from fedptr.blocks import Blocked, block_size
+from fedptr import heap
 from fedptr.federation import Rounds, Run, federate
 from fedptr.keys import Key
 from fedptr.local import Local, Trained, local_sgd
 from fedptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
-from fedptr.memory import footprint
 from fedptr.methods.fedavg import FedAvg
 from fedptr.samples import Samples
 from fedptr.site import Site
 from fedptr.speed import cores
 from fedptr.task import Batch, Classification
+from fedptr.winograd import BLOCK, Winograd
 
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task as a user's long run has it; the one place to change when that changes."""
     heap.keep()
-    compiled.cache()
     torch.set_num_threads(1)
-    model = network(width)
-    widest = footprint(Classification(model, SHAPE, CLASSES)).widest
-    block = block_size(widest, [500, 100])
-    return Blocked(model.to(dtype), SHAPE, CLASSES, block=block, threads=cores(), compiled=True)
+    return Winograd(network(width).to(dtype), SHAPE, CLASSES, block=BLOCK, threads=cores())
 
 
 def plain(width: int, dtype: torch.dtype = torch.float32) -> Classification:

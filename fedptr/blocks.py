@@ -28,6 +28,7 @@ from fedptr.models import ConvNet, Shape
 from fedptr.samples import Samples
 from fedptr.task import Adjoint, Batch, Classification, second_order
 
+Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's part in the mean
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -77,6 +78,8 @@ class Blocked(Classification):
         super().__init__(model, shape, classes, device)
         assert not self._buffers, "buffers are updated by whole batches"
         self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
+        self.how = "torch.compile" if compiled else "blocks"
+        self.at_once = block  # images whose activations a thread has in memory
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
         self._pool: ThreadPoolExecutor | None = None
         self._grad: Function = gradient(self._loss)
@@ -85,26 +88,34 @@ class Blocked(Classification):
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
 
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        parts = self._each(lambda block: self._grad(w, *block), self._blocks(batch))
+        return self._total(lambda block: self._grad(w, *block), batch)
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        return self._joined(lambda block: self._adjoint(w, *block, a), batch, by_w)
+
+    @torch.no_grad()
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        return self._scored(lambda x: self._logits(w, x, training=False), data)
+
+    def _total(self, gradient: Callable[[Block], tuple[Tensor, ...]], batch: Batch) -> tuple[Tensor, Tensor]:
+        parts = self._each(gradient, self._blocks(batch))
         g, loss = next(parts)
         for more, extra in parts:
             g, loss = g.add_(more), loss + extra
         return g, loss
 
-    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
-        parts = list(self._each(lambda block: self._adjoint(w, *block, a), self._blocks(batch)))
-        slopes, by_x, by_ws = zip(*parts, strict=True)
+    def _joined(self, adjoint: Callable[[Block], tuple[Tensor, ...]], batch: Batch, by_w: bool) -> Adjoint:
+        slopes, by_x, by_ws = zip(*self._each(adjoint, self._blocks(batch)), strict=True)
         total = by_ws[0]
         for more in by_ws[1:]:
             total = total.add_(more)
         return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[: len(batch.y)], total if by_w else None)
 
-    @torch.no_grad()
-    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+    def _scored(self, predict: Callable[[Tensor], Tensor], data: Samples) -> dict[str, float]:
         def score(index: Tensor) -> tuple[int, float]:
             x, y = data.take(index)
             with torch.no_grad():  # a thread of its own does not know
-                logits = self._logits(w, x, training=False)
+                logits = predict(x)
             return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y, reduction="sum"))
 
         right, losses = zip(*self._each(score, torch.arange(len(data)).split(self.chunk)), strict=True)
@@ -125,8 +136,8 @@ class Blocked(Classification):
             )
         return PROGRAMS[kind]
 
-    def _blocks(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Images, labels, and each image's part in the mean; for compiled code all of one size."""
+    def _blocks(self, batch: Batch) -> Iterator[Block]:
+        """In order; for torch.compile all of one size."""
         n, images = len(batch.y), batch.x.detach().contiguous()  # an augmentation may leave them in any layout
         for x, y in zip(images.split(self.block), batch.y.split(self.block), strict=True):
             q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)

@@ -74,7 +74,7 @@ def compiling(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return fast
 
 
-def cache() -> None:
+def cache() -> Path:
     """Compiled code is kept in the user's own cache, unless another place was chosen."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(base) / "fedptr" / "compiled"))
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(base) / "fedptr" / "compiled")))

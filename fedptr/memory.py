@@ -198,7 +198,7 @@ def footprint(task: Classification) -> Footprint:
     sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
     if not isinstance(task, Blocked):
         return Footprint(*sizes)
-    return Footprint(*sizes, task.threads * task.block, task.threads * task.chunk, task.threads)
+    return Footprint(*sizes, task.threads * task.at_once, task.threads * task.chunk, task.threads)
 
 
 def saved_tensors(task: Classification, n: int) -> list[int]:

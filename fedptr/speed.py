@@ -5,18 +5,24 @@ Compiled code rounds differently, so whether a run is compiled follows from its 
 
 from __future__ import annotations
 
+import math
 import os
+from typing import Any
 
 import torch
 
 from fedptr import compiled, heap
 from fedptr.blocks import Blocked, block_size, separable
+from fedptr.data.progress import notice
 from fedptr.memory import auxiliary, footprint
+from fedptr.native import UnavailableError
 from fedptr.plan import Plan
 from fedptr.task import Batch, Classification
 from fedptr.trajectory import Trajectory, usual_ipc
+from fedptr.winograd import BLOCK, Winograd, suits
 
-LONG = 3e13  # floating point operations, some ten minutes of one core: from here on compiling is worth its minute
+LONG = 3e13  # floating point operations, some ten minutes of one core: from here on torch.compile is worth its minute
+SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compile, once
 GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
 
 
@@ -30,19 +36,20 @@ def fast(plan: Plan, task: Classification, images: int) -> Classification:
     torch.set_num_threads(1)
     widest = max(1.0, footprint(task).widest) if task.device == "cpu" else 1.0
     usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
-    on = plan.machine.compile == "on" or (plan.machine.compile == "auto" and work(plan, task, images) > LONG)
-    if on:
-        compiled.cache()
-    return Blocked(
-        task.model,
-        task.shape,
-        task.classes,
-        task.device,
-        block=block_size(widest, [plan.local.batch, usual]),
-        chunk=block_size(widest, [1000]),
-        threads=threads if task.device == "cpu" else 1,
-        compiled=on,
-    )
+    options: dict[str, Any] = {
+        "device": task.device,
+        "block": block_size(widest, [plan.local.batch, usual]),
+        "chunk": block_size(widest, [1000]),
+        "threads": threads if task.device == "cpu" else 1,
+    }
+    wanted = {"on": math.inf, "auto": work(plan, task, images), "off": 0.0}[plan.machine.compile]
+    if suits(task) and wanted > SHORT:
+        try:
+            return Winograd(task.model, task.shape, task.classes, **{**options, "block": BLOCK})
+        except UnavailableError as error:
+            notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
+    compiled.cache()
+    return Blocked(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
 
 
 def cores() -> int:

@@ -51,7 +51,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "data": experiment.dataset.source,
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
-        "compiled": getattr(experiment.task, "compiled", False),
+        "computed": experiment.task.how,
         "versions": versions(),
     }
 

@@ -98,6 +98,8 @@ class Classification(Differentiable):
     [('weight', 12), ('bias', 3)]
     """
 
+    how = "whole batches"  # computed how, for the record
+
     def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], classes: int, device: str = "cpu") -> None:
         self.model = model.to(device)
         self.shape, self.classes, self.device = tuple(shape), classes, device

@@ -1,0 +1,673 @@
+// The paper's ConvNet and its first and second derivatives, for one block of images on one core: see winograd.py.
+//
+// A 3×3 convolution is computed by Winograd's F(2×2, 3×3): every 2×2 tile of its output needs 16 products per pair of
+// channels instead of 36, and these make 16 ordinary matrix products. A tile is also what the pooling averages, so
+// activations are kept tile by tile, [image][tile][4][channel], and nothing between two products is ever taken apart.
+// The first layer, with its few input channels, is one product with the 3×3 neighbourhoods. Images go through in groups
+// that stay in the cache. A bias in front of a normalisation has no effect and no derivative: it is not read.
+//
+//     V, U, M   factors, filters and results of the products            u, r   normalised activations; 1/σ
+//     t         at the end (ut): the derivative along a direction a     s      the mean of u times the direction's z
+//     d         at the front (du): the derivative of the result         P      tiles of all images
+//
+// ALONG: with the direction; the result is then ⟨∇loss, a⟩ instead of the loss. That is the adjoint of matching.py.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+typedef int64_t I;
+
+static const I GROUP = 3;  // images at a time: their tiles make whole sixes of rows
+
+template <class T> struct Lanes {
+    typedef T vec __attribute__((vector_size(32), aligned(alignof(T)), may_alias));
+    static const I n = 32 / sizeof(T);
+};
+#define VEC typename Lanes<T>::vec
+#define EACH(c) for (I c = 0; c < C; c += Lanes<T>::n)
+
+template <class T> static inline VEC& at(T* p) { return *(VEC*)p; }
+template <class T> static inline VEC at(const T* p) { return *(const VEC*)p; }
+
+// Memory that is not cleared first.
+template <class T> struct Room {
+    T* p = nullptr;
+    Room() {}
+    explicit Room(I n) : p(static_cast<T*>(::operator new[](std::max(n, I(1)) * sizeof(T), std::align_val_t(64)))) {}
+    Room(Room&& other) : p(other.p) { other.p = nullptr; }
+    Room& operator=(Room&& other) { std::swap(p, other.p); return *this; }
+    ~Room() { if (p) ::operator delete[](p, std::align_val_t(64)); }
+    operator T*() const { return p; }
+};
+
+// One image's 2×2 outputs of all tiles from their 16 products.
+template <class T>
+static void products_to_tiles(const T* M, T* z, I tiles, I P, I C) {
+    for (I i = 0; i < tiles; i++) EACH(c) {
+        VEC m[4][2];
+        for (int k = 0; k < 4; k++) {
+            const T* row = M + 4 * k * P * C + i * C + c;
+            VEC m0 = at(row), m1 = at(row + P * C), m2 = at(row + 2 * P * C), m3 = at(row + 3 * P * C);
+            m[k][0] = m0 + m1 + m2;
+            m[k][1] = m1 - m2 - m3;
+        }
+        T* out = z + 4 * i * C + c;
+        for (int b = 0; b < 2; b++) {
+            at(out + b * C) = m[0][b] + m[1][b] + m[2][b];
+            at(out + (2 + b) * C) = m[1][b] - m[2][b] - m[3][b];
+        }
+    }
+}
+
+// The transpose: from the derivatives of one tile's outputs, those of its 16 products.
+template <class T>
+static inline void tile_to_products(const VEC z[4], T* M, I P, I C) {
+    for (int k = 0; k < 4; k++) {
+        VEC y[2];
+        for (int b = 0; b < 2; b++)
+            y[b] = k == 0 ? z[b] : k == 1 ? z[b] + z[2 + b] : k == 2 ? z[b] - z[2 + b] : -z[2 + b];
+        T* row = M + 4 * k * P * C;
+        at(row) = y[0];
+        at(row + P * C) = y[0] + y[1];
+        at(row + 2 * P * C) = y[0] - y[1];
+        at(row + 3 * P * C) = -y[1];
+    }
+}
+
+// One image with a border of zeros (H × W without it) into the factors of its tiles' products.
+template <class T>
+static void image_to_factors(const T* image, T* V, I H, I W, I P, I C) {
+    for (I i = 0; i < H / 2; i++) for (I j = 0; j < W / 2; j++) EACH(c) {
+        const T* corner = image + (2 * i * (W + 2) + 2 * j) * C + c;
+        VEC rows[4][4];
+        for (int q = 0; q < 4; q++) {
+            VEC d0 = at(corner + q * C), d1 = at(corner + (W + 2 + q) * C);
+            VEC d2 = at(corner + (2 * (W + 2) + q) * C), d3 = at(corner + (3 * (W + 2) + q) * C);
+            rows[0][q] = d0 - d2; rows[1][q] = d1 + d2; rows[2][q] = d2 - d1; rows[3][q] = d1 - d3;
+        }
+        T* out = V + (i * (W / 2) + j) * C + c;
+        for (int k = 0; k < 4; k++) {
+            VEC* d = rows[k];
+            at(out + 4 * k * P * C) = d[0] - d[2];
+            at(out + (4 * k + 1) * P * C) = d[1] + d[2];
+            at(out + (4 * k + 2) * P * C) = d[2] - d[1];
+            at(out + (4 * k + 3) * P * C) = d[1] - d[3];
+        }
+    }
+}
+
+// The transpose, added up in an image with a border.
+template <class T>
+static void factors_to_image(const T* V, T* image, I H, I W, I P, I C) {
+    memset(image, 0, (H + 2) * (W + 2) * C * sizeof(T));
+    for (I i = 0; i < H / 2; i++) for (I j = 0; j < W / 2; j++) EACH(c) {
+        const T* in = V + (i * (W / 2) + j) * C + c;
+        VEC rows[4][4];
+        for (int k = 0; k < 4; k++) {
+            VEC v0 = at(in + 4 * k * P * C), v1 = at(in + (4 * k + 1) * P * C);
+            VEC v2 = at(in + (4 * k + 2) * P * C), v3 = at(in + (4 * k + 3) * P * C);
+            rows[k][0] = v0; rows[k][1] = v1 - v2 + v3; rows[k][2] = v1 + v2 - v0; rows[k][3] = -v3;
+        }
+        T* corner = image + (2 * i * (W + 2) + 2 * j) * C + c;
+        for (int q = 0; q < 4; q++) {
+            at(corner + q * C) += rows[0][q];
+            at(corner + (W + 2 + q) * C) += rows[1][q] - rows[2][q] + rows[3][q];
+            at(corner + (2 * (W + 2) + q) * C) += rows[1][q] + rows[2][q] - rows[0][q];
+            at(corner + (3 * (W + 2) + q) * C) -= rows[3][q];
+        }
+    }
+}
+
+// Sums over an image in two levels, rows first, which rounds less than one long sum.
+template <class T> struct Sums {
+    std::vector<T> row, total;
+    I C;
+    Sums(I C) : row(C), total(C), C(C) {}
+    void clear() { std::fill(row.begin(), row.end(), T(0)); std::fill(total.begin(), total.end(), T(0)); }
+    void add(I c, VEC v) { at(&row[c]) += v; }
+    void end_row() { EACH(c) { at(&total[c]) += at(&row[c]); at(&row[c]) = VEC{}; } }
+    VEC operator[](I c) const { return at(&total[c]); }
+};
+
+// norm → ReLU → pool of images whose convolution gave M (winograd) or is in u already; u, r (and ut, s) are kept for
+// the way back. The pooled images come out as factors of the next products, or plainly in `out` where that is the end.
+template <class T, bool ALONG>
+static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g, const T* b, const T* gt, const T* bt,
+                    T* out, T* outt, I B, I h, I w, I C, int winograd, int factors, double eps) {
+    I tiles = h * w, P = B * tiles, next = P / 4;
+    T inv = T(1) / T(4 * tiles);
+    std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
+    Sums<T> sum(C), sumt(C), square(C), cross(C);
+    std::vector<T> mean(C), meant(C);
+    for (I n = 0; n < B; n++) {
+        T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
+        if (winograd) {
+            products_to_tiles(M + n * tiles * C, un, tiles, P, C);
+            if (ALONG) products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
+        }
+        sum.clear(); square.clear();
+        if (ALONG) { sumt.clear(); cross.clear(); }
+        for (I i = 0; i < h; i++) {
+            for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
+                const T* z = un + 4 * j * C + c;
+                sum.add(c, (at(z) + at(z + C)) + (at(z + 2 * C) + at(z + 3 * C)));
+                if (ALONG) {
+                    const T* zt = utn + 4 * j * C + c;
+                    sumt.add(c, (at(zt) + at(zt + C)) + (at(zt + 2 * C) + at(zt + 3 * C)));
+                }
+            }
+            sum.end_row();
+            if (ALONG) sumt.end_row();
+        }
+        EACH(c) { at(&mean[c]) = sum[c] * inv; if (ALONG) at(&meant[c]) = sumt[c] * inv; }
+        for (I i = 0; i < h; i++) {
+            for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
+                VEC q{}, x{}, m = at(&mean[c]);
+                for (int k = 0; k < 4; k++) {
+                    VEC d = at(un + (4 * j + k) * C + c) - m;
+                    q += d * d;
+                    if (ALONG) x += d * at(utn + (4 * j + k) * C + c);
+                }
+                square.add(c, q);
+                if (ALONG) cross.add(c, x);
+            }
+            square.end_row();
+            if (ALONG) cross.end_row();
+        }
+        for (I c = 0; c < C; c++) {
+            rn[c] = T(1) / std::sqrt(square.total[c] * inv + T(eps));
+            if (ALONG) s[n * C + c] = cross.total[c] * inv * rn[c];
+        }
+        for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
+            VEC m = at(&mean[c]), rc = at(rn + c), gc = at(g + c), bc = at(b + c), p{}, pt{};
+            for (int k = 0; k < 4; k++) {
+                I where = (4 * (i * w + j) + k) * C + c;
+                VEC unit = (at(un + where) - m) * rc, y = gc * unit + bc;
+                at(un + where) = unit;
+                p += y <= 0 ? VEC{} : y;  // what is not a number stays one
+                if (ALONG) {
+                    VEC t = rc * (at(utn + where) - at(&meant[c]) - unit * at(s + n * C + c));
+                    at(utn + where) = t;
+                    VEC yt = gc * t + at(gt + c) * unit + at(bt + c);
+                    pt += y <= 0 ? VEC{} : yt;
+                }
+            }
+            I where = factors ? ((i + 1) * (w + 2) + j + 1) * C + c : 0, plain = (n * tiles + i * w + j) * C + c;
+            at(factors ? &image[where] : out + plain) = p * T(0.25);
+            if (ALONG) at(factors ? &imaget[where] : outt + plain) = pt * T(0.25);
+        }
+        if (factors) {
+            image_to_factors(image.data(), out + n * tiles / 4 * C, h, w, next, C);
+            if (ALONG) image_to_factors(imaget.data(), outt + n * tiles / 4 * C, h, w, next, C);
+        }
+    }
+}
+
+// The way back: from the derivatives of `out` those of M (winograd) or of the convolution's tiles, and of g and b,
+// which are added to dg and db.
+template <class T, bool ALONG>
+static void backward(const T* dout, const T* doutt, const T* u, const T* ut, const T* r, const T* s, const T* g,
+                     const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, I B, I h, I w, I C, int winograd,
+                     int factors) {
+    I tiles = h * w, P = B * tiles, next = P / 4;
+    T inv = T(1) / T(4 * tiles);
+    std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
+    Sums<T> y1(C), yu(C), t1(C), tu(C), tt(C);
+    for (I n = 0; n < B; n++) {
+        const T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
+        if (factors) {
+            factors_to_image(dout + n * tiles / 4 * C, image.data(), h, w, next, C);
+            if (ALONG) factors_to_image(doutt + n * tiles / 4 * C, imaget.data(), h, w, next, C);
+        }
+        auto pooled = [&](const T* plain, const std::vector<T>& bordered, I i, I j, I c) -> VEC {
+            return at(factors ? &bordered[((i + 1) * (w + 2) + j + 1) * C + c] : plain + (n * tiles + i * w + j) * C + c);
+        };
+        y1.clear(); yu.clear();
+        if (ALONG) { t1.clear(); tu.clear(); tt.clear(); }
+        for (I i = 0; i < h; i++) {
+            for (I j = 0; j < w; j++) EACH(c) {
+                VEC gc = at(g + c), bc = at(b + c), ones{}, units{}, alongs{};
+                for (int k = 0; k < 4; k++) {
+                    I where = (4 * (i * w + j) + k) * C + c;
+                    VEC unit = at(un + where), open = gc * unit + bc <= 0 ? VEC{} : VEC{} + 1;
+                    ones += open;
+                    units += open * unit;
+                    if (ALONG) alongs += open * at(utn + where);
+                }
+                VEC dp = pooled(dout, image, i, j, c);
+                y1.add(c, dp * ones);
+                yu.add(c, dp * units);
+                if (ALONG) {
+                    VEC dpt = pooled(doutt, imaget, i, j, c);
+                    t1.add(c, dpt * ones);
+                    tu.add(c, dpt * units);
+                    tt.add(c, dpt * alongs);
+                }
+            }
+            y1.end_row(); yu.end_row();
+            if (ALONG) { t1.end_row(); tu.end_row(); tt.end_row(); }
+        }
+        const T quarter = T(0.25), share = quarter * inv;
+        EACH(c) {
+            at(db + c) += quarter * y1[c];
+            at(dg + c) += quarter * (ALONG ? yu[c] + tt[c] : yu[c]);
+        }
+        for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
+            VEC gc = at(g + c), bc = at(b + c), rc = at(rn + c), z[4], zt[4];
+            VEC dy = quarter * pooled(dout, image, i, j, c), dyt{}, rs{}, slope = gc, cross{};
+            VEC one = gc * y1[c] * share, unitary = gc * yu[c] * share;  // means of du and of du·u
+            if (ALONG) {
+                rs = rc * at(s + n * C + c);
+                slope = at(gt + c) - rs * gc;
+                cross = gc * tu[c] * share;
+                dyt = quarter * pooled(doutt, imaget, i, j, c);
+                one += slope * t1[c] * share;
+                unitary += slope * tu[c] * share - cross * rs + gc * tt[c] * share;
+            }
+            for (int k = 0; k < 4; k++) {
+                I where = (4 * (i * w + j) + k) * C + c;
+                VEC unit = at(un + where);
+                auto shut = gc * unit + bc <= 0;
+                VEC du = gc * (shut ? VEC{} : dy);
+                if (ALONG) {
+                    VEC d = shut ? VEC{} : dyt;
+                    du += slope * d - cross * (at(utn + where) + rs * unit);
+                    zt[k] = rc * (gc * d - gc * t1[c] * share - unit * cross);
+                }
+                z[k] = rc * (du - one - unit * unitary);
+            }
+            I tile = n * tiles + i * w + j;
+            if (winograd) {
+                tile_to_products<T>(z, dM + tile * C + c, P, C);
+                if (ALONG) tile_to_products<T>(zt, dMt + tile * C + c, P, C);
+            } else for (int k = 0; k < 4; k++) {
+                at(dM + (4 * tile + k) * C + c) = z[k];
+                if (ALONG) at(dMt + (4 * tile + k) * C + c) = zt[k];
+            }
+        }
+    }
+}
+
+
+// ---- matrix products -----------------------------------------------------------------------------------------------
+
+#if defined(__AVX__)
+#define REGISTER(v) __asm__("" : "+x"(v))  // load it once: compilers would rather read it from memory for each row
+#else
+#define REGISTER(v)
+#endif
+
+// R rows of a product, NV vectors wide: C (+)= A·B. Twelve sums are held in registers.
+template <class T, int R, int NV>
+static inline void rows_times(const T* A, I step, I next, const T* B, I ldb, T* out, I ldo, I K, bool add) {
+    const I n = Lanes<T>::n;
+    VEC sum[R][NV];
+    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) sum[i][v] = add ? at(out + i * ldo + v * n) : VEC{};
+    for (I k = 0; k < K; k++) {
+        VEC b[NV];
+        for (int v = 0; v < NV; v++) { b[v] = at(B + k * ldb + v * n); REGISTER(b[v]); }
+        for (int i = 0; i < R; i++) {
+            VEC a = A[i * step + k * next] - VEC{};
+            for (int v = 0; v < NV; v++) sum[i][v] += a * b[v];
+        }
+    }
+    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) at(out + i * ldo + v * n) = sum[i][v];
+}
+
+template <class T, int R, int NV>
+static inline I rows_while(I i, const T* A, I step, I next, const T* B, I ldb, T* out, I ldo, I rows, I K, bool add) {
+    for (; i + R <= rows; i += R) rows_times<T, R, NV>(A + i * step, step, next, B, ldb, out + i * ldo, ldo, K, add);
+    return i;
+}
+
+template <class T, int NV>
+static void panels(const T* A, I step, I next, const T* B, I ldb, I panel, T* out, I ldo, I rows, I K, I N, bool add) {
+    for (I c = 0; c < N; c += NV * Lanes<T>::n, B += panel, out += NV * Lanes<T>::n) {
+        I i = rows_while<T, 6, NV>(0, A, step, next, B, ldb, out, ldo, rows, K, add);
+        i = rows_while<T, 4, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        i = rows_while<T, 2, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        rows_while<T, 1, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+    }
+}
+
+// Columns that are computed at a time: a panel.
+template <class T> static I panel_width(I N) {
+    I n = Lanes<T>::n;
+    return N % (2 * n) == 0 ? 2 * n : n;
+}
+
+template <class T>
+static void product(const T* A, I step, I next, const T* B, I ldb, I panel, T* out, I ldo, I rows, I K, I N, bool add) {
+    I width = panel_width<T>(N) / Lanes<T>::n;
+    (width == 2 ? panels<T, 2> : panels<T, 1>)(A, step, next, B, ldb, panel, out, ldo,
+                                                                              rows, K, N, add);
+}
+
+// A [rows × K] times a packed matrix.
+template <class T>
+static void times_packed(const T* A, const T* packed, T* out, I rows, I K, I N, bool add) {
+    I width = panel_width<T>(N);
+    product(A, K, I(1), packed, width, K * width, out, N, rows, K, N, add);
+}
+
+// out += Aᵀ·B, A [K × rows], B [K × N]; some rows of both at a time, which stay in the nearest cache.
+template <class T>
+static void transposed_times(const T* A, const T* B, T* out, I rows, I K, I N) {
+    const I some = 64;
+    for (I k = 0; k < K; k += some)
+        product(A + k * rows, I(1), rows, B + k * N, N, panel_width<T>(N), out, N, rows, K - k < some ? K - k : some, N, true);
+}
+
+template <class T>
+static void put(T* packed, I k, I c, I K, I N, T value) {
+    I width = panel_width<T>(N);
+    packed[(c / width) * K * width + k * width + c % width] = value;
+}
+
+// ---- the network ---------------------------------------------------------------------------------------------------
+
+struct Shape {
+    I depth, C, channels, H, W, pad, classes;
+    I h(I l) const { return (H + 2 * pad - 2) >> (l + 1); }
+    I w(I l) const { return (W + 2 * pad - 2) >> (l + 1); }
+    I tiles(I l) const { return h(l) * w(l); }
+    I K() const { return 9 * channels; }
+    I wide() const { return (K() + 31) / 32 * 32; }        // of the first layer's columns when they are results
+    I features() const { return tiles(depth - 1) * C; }
+    I filter(I l) const { return l ? 16 * C * C : K() * C; }
+    I packed(I l) const { return l ? 2 * filter(l) : filter(0) + C * wide(); }
+    // where a layer's parameters are in the flat vector: weight, bias, g, b; and those of the linear layer
+    I weight(I l) const { return l ? K() * C + 3 * C + (l - 1) * (9 * C * C + 3 * C) : 0; }
+    I gain(I l) const { return weight(l) + (l ? 9 * C * C : K() * C) + C; }
+    I linear() const { return gain(depth - 1) + 2 * C; }
+};
+
+// Filters as packed matrices: those that multiply on the way there, then those on the way back.
+template <class T>
+static void pack_all(const Shape& S, const T* params, T* out) {
+    I C = S.C;
+    for (I l = 0; l < S.depth; out += S.packed(l), l++) {
+        const T* weight = params + S.weight(l);
+        if (l == 0) {
+            std::fill(out + S.filter(0), out + S.packed(0), T(0));
+            for (I o = 0; o < C; o++) for (I k = 0; k < S.K(); k++) {
+                put(out, k, o, S.K(), C, weight[o * S.K() + k]);
+                put(out + S.filter(0), o, k, C, S.wide(), weight[o * S.K() + k]);
+            }
+            continue;
+        }
+        for (I o = 0; o < C; o++) for (I i = 0; i < C; i++) {
+            const T* k = weight + (o * C + i) * 9;
+            T rows[4][3];
+            for (int q = 0; q < 3; q++) {
+                T sum = (k[q] + k[6 + q]) / 2, mid = k[3 + q] / 2;
+                rows[0][q] = k[q]; rows[1][q] = sum + mid; rows[2][q] = sum - mid; rows[3][q] = k[6 + q];
+            }
+            for (int p = 0; p < 4; p++) {
+                T sum = (rows[p][0] + rows[p][2]) / 2, mid = rows[p][1] / 2;
+                T v[4] = {rows[p][0], sum + mid, sum - mid, rows[p][2]};
+                for (int q = 0; q < 4; q++) {
+                    put(out + (4 * p + q) * C * C, i, o, C, C, v[q]);
+                    put(out + S.filter(l) + (4 * p + q) * C * C, o, i, C, C, v[q]);
+                }
+            }
+        }
+    }
+}
+
+// From the derivatives of the 16 matrices [input][output] those of the weights, added.
+template <class T>
+static void filters_back(const T* dU, T* dweight, I C) {
+    for (I i = 0; i < C; i++) for (I o = 0; o < C; o++) {
+        T rows[4][3];
+        for (int p = 0; p < 4; p++) {
+            T v[4];
+            for (int q = 0; q < 4; q++) v[q] = dU[((4 * p + q) * C + i) * C + o];
+            T plus = (v[1] + v[2]) / 2, minus = (v[1] - v[2]) / 2;
+            rows[p][0] = v[0] + plus; rows[p][1] = minus; rows[p][2] = plus + v[3];
+        }
+        T* k = dweight + (o * C + i) * 9;
+        for (int q = 0; q < 3; q++) {
+            T plus = (rows[1][q] + rows[2][q]) / 2, minus = (rows[1][q] - rows[2][q]) / 2;
+            k[q] += rows[0][q] + plus; k[3 + q] += minus; k[6 + q] += plus + rows[3][q];
+        }
+    }
+}
+
+// Every output pixel's 3×3 neighbourhood, tile by tile: [tile][4][channel × 9]. The image is [channel][row][column].
+template <class T>
+static void columns(const Shape& S, const T* x, T* col, T* bordered) {
+    I side = S.W + 2 * S.pad, size = (S.H + 2 * S.pad) * side;
+    std::fill(bordered, bordered + S.channels * size, T(0));
+    for (I c = 0; c < S.channels; c++) for (I a = 0; a < S.H; a++)
+        memcpy(bordered + c * size + (a + S.pad) * side + S.pad, x + (c * S.H + a) * S.W, S.W * sizeof(T));
+    for (I i = 0; i < S.h(0); i++) for (I j = 0; j < S.w(0); j++) for (I k = 0; k < 4; k++) {
+        const T* corner = bordered + (2 * i + k / 2) * side + 2 * j + k % 2;
+        for (I c = 0; c < S.channels; c++, corner += size) for (I a = 0; a < 3; a++, col += 3) {
+            col[0] = corner[a * side]; col[1] = corner[a * side + 1]; col[2] = corner[a * side + 2];
+        }
+    }
+}
+
+// The transpose.
+template <class T>
+static void fold(const Shape& S, const T* col, T* x, T* bordered) {
+    I side = S.W + 2 * S.pad, size = (S.H + 2 * S.pad) * side;
+    std::fill(bordered, bordered + S.channels * size, T(0));
+    for (I i = 0; i < S.h(0); i++) for (I j = 0; j < S.w(0); j++) for (I k = 0; k < 4; k++, col += S.wide()) {
+        T* corner = bordered + (2 * i + k / 2) * side + 2 * j + k % 2;
+        const T* from = col;
+        for (I c = 0; c < S.channels; c++, corner += size) for (I a = 0; a < 3; a++, from += 3) {
+            corner[a * side] += from[0]; corner[a * side + 1] += from[1]; corner[a * side + 2] += from[2];
+        }
+    }
+    for (I c = 0; c < S.channels; c++) for (I a = 0; a < S.H; a++)
+        memcpy(x + (c * S.H + a) * S.W, bordered + c * size + (a + S.pad) * side + S.pad, S.W * sizeof(T));
+}
+
+template <class T> static T dot(const T* a, const T* b, I n) {
+    VEC sum{};
+    for (I i = 0; i < n; i += Lanes<T>::n) sum += at(a + i) * at(b + i);
+    T s = 0;
+    for (I i = 0; i < Lanes<T>::n; i++) s += sum[i];
+    return s;
+}
+
+template <class T> static void add_times(T* a, T k, const T* b, I n) {
+    for (I i = 0; i < n; i += Lanes<T>::n) at(a + i) += k * at(b + i);
+}
+
+// One image's features [pixel][channel] in the order of the linear layer's weights [channel][pixel], and back.
+template <class T> static void turn(const T* in, T* out, I rows, I columns) {
+    for (I i = 0; i < rows; i++) for (I j = 0; j < columns; j++) out[j * rows + i] = in[i * columns + j];
+}
+
+// A group of images on the way there and back.
+template <class T, bool ALONG> struct Group {
+    const Shape& S;
+    const T *params, *packed, *a, *packed_a;
+    std::vector<Room<T>> u, ut, r, s, V, Vt, dU;  // of every layer; V[depth] are the features
+    Room<T> M, Mt, dV, dVt, col, bordered;
+
+    Group(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, I G, bool back)
+        : S(S), params(params), packed(packed), a(a), packed_a(packed_a) {
+        I most = back ? 4 * G * S.tiles(0) * S.C : 0, pooled = G * S.features();
+        for (I l = 0; l < S.depth; l++) {
+            I n = 4 * G * S.tiles(l) * S.C;
+            u.emplace_back(n); r.emplace_back(G * S.C);
+            V.emplace_back(l ? 4 * n : 4 * G * S.tiles(0) * S.K());
+            if (ALONG) { ut.emplace_back(n); s.emplace_back(G * S.C); Vt.emplace_back(l ? 4 * n : 0); }
+            else { ut.emplace_back(); s.emplace_back(); Vt.emplace_back(); }
+            if (l) { most = std::max(most, 4 * n); pooled = std::max(pooled, 4 * n); }
+            if (back) { dU.emplace_back(S.filter(l)); std::fill(dU[l] + 0, dU[l] + S.filter(l), T(0)); }
+        }
+        V.emplace_back(G * S.features());
+        M = Room<T>(most);
+        if (back) dV = Room<T>(pooled);
+        if (ALONG) {
+            Vt.emplace_back(G * S.features());
+            Mt = Room<T>(most); dVt = Room<T>(pooled); col = Room<T>(4 * S.tiles(0) * S.wide());
+        } else Vt.emplace_back();
+        bordered = Room<T>(S.channels * (S.H + 2 * S.pad) * (S.W + 2 * S.pad));
+    }
+
+    const T* filters(const T* of, I l) const { for (I k = 0; k < l; k++) of += S.packed(k); return of; }
+
+    void there(const T* x, I B) {
+        I C = S.C;
+        for (I n = 0; n < B; n++)
+            columns(S, x + n * S.channels * S.H * S.W, V[0] + n * 4 * S.tiles(0) * S.K(), bordered.p);
+        for (I l = 0; l < S.depth; l++) {
+            I P = B * S.tiles(l), last = l == S.depth - 1;
+            const T *U = filters(packed, l), *Ua = ALONG ? filters(packed_a, l) : nullptr;
+            if (l == 0) {
+                times_packed(V[0].p, U, u[0].p, 4 * P, S.K(), C, false);
+                if (ALONG) times_packed(V[0].p, Ua, ut[0].p, 4 * P, S.K(), C, false);
+            } else for (I k = 0; k < 16; k++) {
+                I from = k * P * C;
+                times_packed(V[l] + from, U + k * C * C, M + from, P, C, C, false);
+                if (ALONG) {
+                    times_packed(Vt[l] + from, U + k * C * C, Mt + from, P, C, C, false);
+                    times_packed(V[l] + from, Ua + k * C * C, Mt + from, P, C, C, true);
+                }
+            }
+            const T *g = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
+            forward<T, ALONG>(M.p, Mt.p, u[l].p, ut[l].p, r[l].p, s[l].p, g, g + C, ga,
+                              ALONG ? ga + C : nullptr, V[l + 1].p, Vt[l + 1].p, B, S.h(l), S.w(l), C, l > 0,
+                              !last, 1e-5);
+        }
+    }
+
+    // From the derivatives of the features, in dV (and dVt); the gradient is added to g, that of the images put into dx.
+    void back(I B, T* g, T* dx) {
+        I C = S.C;
+        for (I l = S.depth - 1; l >= 0; l--) {
+            I P = B * S.tiles(l), last = l == S.depth - 1;
+            const T *gain = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
+            const T *U = filters(packed, l) + S.filter(l), *Ua = ALONG ? filters(packed_a, l) + S.filter(l) : nullptr;
+            T* dgain = g + S.gain(l);
+            backward<T, ALONG>(dV.p, dVt.p, u[l].p, ut[l].p, r[l].p, s[l].p, gain, gain + C,
+                               ga, M.p, Mt.p, dgain, dgain + C, B, S.h(l), S.w(l), C, l > 0, !last);
+            if (l == 0) {
+                transposed_times(V[0].p, M.p, dU[0].p, S.K(), 4 * P, C);
+                if (!dx) continue;
+                I wide = S.wide(), pixels = 4 * S.tiles(0);
+                for (I n = 0; n < B; n++) {
+                    times_packed(M + n * pixels * C, U, col.p, pixels, C, wide, false);
+                    if (ALONG) times_packed(Mt + n * pixels * C, Ua, col.p, pixels, C, wide, true);
+                    fold(S, col.p, dx + n * S.channels * S.H * S.W, bordered.p);
+                }
+            } else for (I k = 0; k < 16; k++) {
+                I from = k * P * C;
+                transposed_times(V[l] + from, M + from, dU[l] + k * C * C, C, P, C);
+                times_packed(M + from, U + k * C * C, dV + from, P, C, C, false);
+                if (ALONG) {
+                    transposed_times(Vt[l] + from, Mt + from, dU[l] + k * C * C, C, P, C);
+                    times_packed(Mt + from, Ua + k * C * C, dV + from, P, C, C, true);
+                    times_packed(Mt + from, U + k * C * C, dVt + from, P, C, C, false);
+                }
+            }
+        }
+    }
+
+    void end(T* g) {
+        for (I l = 1; l < S.depth; l++) filters_back(dU[l].p, g + S.weight(l), S.C);
+        for (I o = 0; o < S.C; o++) for (I k = 0; k < S.K(); k++) g[o * S.K() + k] += dU[0][k * S.C + o];
+    }
+};
+
+// One image's logits, and their derivatives along a.
+template <class T, bool ALONG>
+static void linear(const Shape& S, const T* params, const T* a, const T* f, const T* ft, T* logits, T* along) {
+    I n = S.features(), K = S.classes;
+    const T *W = params + S.linear(), *A = ALONG ? a + S.linear() : nullptr;
+    for (I k = 0; k < K; k++) {
+        logits[k] = dot(W + k * n, f, n) + W[K * n + k];
+        if (ALONG) along[k] = dot(W + k * n, ft, n) + dot(A + k * n, f, n) + A[K * n + k];
+    }
+}
+
+// The gradient of Σ q·loss, or with a direction its product with a and the derivatives of that; g must be zero.
+template <class T, bool ALONG>
+static int derive(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, const T* x,
+                  const int64_t* y, const T* q, I B, T* g, T* value, T* dx) {
+    I n = S.features(), K = S.classes, pixels = S.tiles(S.depth - 1), image = S.channels * S.H * S.W;
+    for (I i = 0; i < B; i++) if (y[i] < 0 || y[i] >= K) return 1;
+    Group<T, ALONG> group(S, params, packed, a, packed_a, std::min(B, GROUP), true);
+    const T *W = params + S.linear(), *A = ALONG ? a + S.linear() : nullptr;
+    T* dW = g + S.linear();
+    Room<T> f(n), ft(n), df(n), dft(n), share(K), along(K);
+    double total = 0;
+    for (I first = 0; first < B; first += GROUP) {
+        I some = std::min(GROUP, B - first);
+        group.there(x + first * image, some);
+        for (I i = 0; i < some; i++) {
+            T weight = q[first + i], sum = 0, mean = 0;
+            I label = y[first + i];
+            turn(group.V[S.depth] + i * n, f.p, pixels, S.C);
+            if (ALONG) turn(group.Vt[S.depth] + i * n, ft.p, pixels, S.C);
+            linear<T, ALONG>(S, params, a, f, ft, share, along);
+            T highest = *std::max_element(share.p, share.p + K), right = share[label];
+            for (I k = 0; k < K; k++) sum += share[k] = std::exp(share[k] - highest);
+            for (I k = 0; k < K; k++) { share[k] /= sum; if (ALONG) mean += share[k] * along[k]; }
+            total += double(weight) * (ALONG ? mean - along[label] : std::log(sum) + highest - right);
+            std::fill(df.p, df + n, T(0));
+            if (ALONG) std::fill(dft.p, dft + n, T(0));
+            for (I k = 0; k < K; k++) {
+                T direct = weight * (share[k] - (k == label)), d = ALONG ? weight * share[k] * (along[k] - mean) : direct;
+                dW[K * n + k] += d;
+                add_times(dW + k * n, d, f.p, n);
+                add_times(df.p, d, W + k * n, n);
+                if (ALONG) {
+                    add_times(dW + k * n, direct, ft.p, n);
+                    add_times(df.p, direct, A + k * n, n);
+                    add_times(dft.p, direct, W + k * n, n);
+                }
+            }
+            turn(df.p, group.dV + i * n, S.C, pixels);
+            if (ALONG) turn(dft.p, group.dVt + i * n, S.C, pixels);
+        }
+        group.back(some, g, dx ? dx + first * image : nullptr);
+    }
+    group.end(g);
+    *value = total;
+    return 0;
+}
+
+extern "C" {
+I packed_size(const Shape* S) {
+    I n = 0;
+    for (I l = 0; l < S->depth; l++) n += S->packed(l);
+    return n;
+}
+
+void pack(const Shape* S, const REAL* params, REAL* out) { pack_all(*S, params, out); }
+
+int gradient(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, const int64_t* y, const REAL* q, I B,
+             REAL* g, REAL* loss) {
+    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, g, loss, nullptr);
+}
+
+int adjoint(const Shape* S, const REAL* params, const REAL* packed, const REAL* a, const REAL* packed_a, const REAL* x,
+            const int64_t* y, const REAL* q, I B, REAL* g, REAL* slope, REAL* dx) {
+    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, g, slope, dx);
+}
+
+void logits(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, I B, REAL* out) {
+    I n = S->features(), image = S->channels * S->H * S->W;
+    Group<REAL, false> group(*S, params, packed, nullptr, nullptr, std::min(B, GROUP), false);
+    Room<REAL> f(n);
+    for (I first = 0; first < B; first += GROUP) {
+        I some = std::min(GROUP, B - first);
+        group.there(x + first * image, some);
+        for (I i = 0; i < some; i++) {
+            turn(group.V[S->depth] + i * n, f.p, S->tiles(S->depth - 1), S->C);
+            linear<REAL, false>(*S, params, nullptr, f, nullptr, out + (first + i) * S->classes, nullptr);
+        }
+    }
+}
+}

@@ -1,0 +1,127 @@
+"""The paper's ConvNet by our own C++ (convnet.cpp): the same numbers up to rounding, in a fraction of the time.
+
+Before it is used, the gradient, the adjoint and the logits of a few images are compared with PyTorch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedptr.blocks import Block, Blocked
+from fedptr.compiled import TOLERANCE
+from fedptr.keys import Key
+from fedptr.models import ConvNet
+from fedptr.native import UnavailableError, library
+from fedptr.samples import Samples
+from fedptr.task import Adjoint, Batch, Classification
+
+REAL = {torch.float32: "float", torch.float64: "double"}
+GROUP = 3  # images that convnet.cpp has in work at a time
+BLOCK = 4 * GROUP  # small enough for many cores; larger ones are no faster
+
+
+def suits(task: Classification) -> bool:
+    """Whether it is a model that convnet.cpp computes: even sizes all the way, and channels in whole vectors."""
+    model = task.model
+    if type(model) is not ConvNet or task.device != "cpu" or next(model.parameters()).dtype not in REAL:
+        return False
+    first = model[0]
+    assert isinstance(first, nn.Conv2d)
+    sides = (side + 2 * int(first.padding[0]) - 2 for side in task.shape[1:])
+    return first.out_channels % 8 == 0 and all(side % 2 ** depth(model) == 0 for side in sides)
+
+
+def depth(model: nn.Module) -> int:
+    return sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+class Winograd(Blocked):
+    """A `Blocked` task whose blocks are computed by convnet.cpp. Raises `UnavailableError` where that cannot be had."""
+
+    def __init__(self, model: nn.Module, *args: Any, **options: Any) -> None:
+        super().__init__(model, *args, **options)
+        self.how, self.at_once = "winograd", GROUP
+        assert suits(self)
+        first = model[0]  # type: ignore[index]
+        self._shape = (ctypes.c_int64 * 7)(
+            depth(model), first.out_channels, *self.shape, first.padding[0], self.classes
+        )  # as `struct Shape`
+        self._dtype = first.weight.dtype
+        self._code = library("convnet", REAL[self._dtype])
+        self._code.packed_size.restype = ctypes.c_int64
+        self._packed_size = self._code.packed_size(self._shape)
+        self._compare()
+
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        w = self._checked(w)
+        packed = self._pack(w)
+
+        def gradient(block: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            g, loss = torch.zeros_like(w), w.new_empty(())
+            self._call("gradient", w, packed, *block, len(block[0]), g, loss)
+            return g, loss
+
+        return self._total(gradient, batch)
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        w, a = self._checked(w), self._checked(a)
+        packed, packed_a = self._pack(w), self._pack(a)
+
+        def adjoint(block: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+            by_x, by_w, slope = torch.empty_like(block[0]), torch.zeros_like(w), w.new_empty(())
+            self._call("adjoint", w, packed, a, packed_a, *block, len(block[0]), by_w, slope, by_x)
+            return slope, by_x, by_w
+
+        return self._joined(adjoint, batch, by_w)
+
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        w = self._checked(w)
+        packed = self._pack(w)
+        return self._scored(lambda x: self._predict(w, packed, x), data)
+
+    def _blocks(self, batch: Batch) -> Iterator[Block]:
+        return super()._blocks(batch._replace(x=self._checked(batch.x)))
+
+    def _predict(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
+        out = w.new_empty(len(x), self.classes)
+        self._call("logits", w, packed, self._checked(x), len(x), out)
+        return out
+
+    def _pack(self, w: Tensor) -> Tensor:
+        """Filters in the form in which they multiply, for all blocks."""
+        packed = w.new_empty(self._packed_size)
+        self._call("pack", w, packed)
+        return packed
+
+    def _checked(self, t: Tensor) -> Tensor:
+        if t.dtype != self._dtype:
+            raise TypeError(f"the model computes in {self._dtype}, and was given {t.dtype}")
+        return t.detach().contiguous()
+
+    def _call(self, name: str, *args: Tensor | int) -> None:
+        plain = (ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, Tensor) else ctypes.c_int64(arg) for arg in args)
+        if getattr(self._code, name)(self._shape, *plain) and name in ("gradient", "adjoint"):
+            raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
+
+    def _compare(self) -> None:
+        """With PyTorch, at the model's first parameters and somewhere off them."""
+        key = Key(0).at("winograd")
+        x = torch.randn(GROUP + 1, *self.shape, generator=key("images"), dtype=self._dtype)
+        batch = Batch(x, torch.arange(len(x)) % self.classes)
+        a = torch.randn(self.layers[-1].stop, generator=key("direction"), dtype=self._dtype)
+        w = self.init() + 0.01 * a
+        theirs = super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),)
+        ours = self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),)
+        off = max(
+            float((mine - other).detach().norm() / (other.detach().norm() + 1e-30))
+            for mine, other in zip(chain(*ours), chain(*theirs), strict=True)
+            if mine is not None and other is not None
+        )
+        if not off <= TOLERANCE:
+            raise UnavailableError(f"its results differ by {off:.0e}")

@@ -1,0 +1,248 @@
+"""The ConvNet in C++ against the plain task, which is the oracle."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedptr import heap, native
+from fedptr.experiment import prepare
+from fedptr.federation import federate
+from fedptr.models import MLP, ConvNet
+from fedptr.native import UnavailableError, library
+from fedptr.plan import check
+from fedptr.samples import Samples
+from fedptr.task import Batch, Classification
+from fedptr.winograd import Winograd, suits
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="no C++ compiler here")
+
+Kind = tuple[tuple[int, int, int], int, int, int]  # shape, classes, width, depth
+KINDS: dict[str, Kind] = {
+    "the paper's": ((3, 32, 32), 10, 32, 3),
+    "one channel, padding 3": ((1, 28, 28), 10, 16, 3),
+    "not square": ((2, 16, 24), 5, 8, 3),
+    "one layer": ((3, 16, 16), 3, 24, 1),
+    "deep, many classes": ((3, 32, 32), 100, 8, 4),
+}
+
+
+def make(kind: Kind, dtype: torch.dtype) -> Classification:
+    shape, classes, width, depth = kind
+    torch.manual_seed(0)
+    return Classification(ConvNet(shape, classes, width, depth).to(dtype), shape, classes)
+
+
+def fast(plain: Classification, **options: Any) -> Winograd:
+    return Winograd(plain.model, plain.shape, plain.classes, **{"block": 4, **options})
+
+
+def work(plain: Classification, n: int) -> tuple[Tensor, Batch, Tensor]:
+    """Parameters off the initial ones (all biases and gains are different there), images, and a direction."""
+    g = torch.Generator().manual_seed(n)
+    w = plain.init()
+    w = w + 0.1 * torch.randn(len(w), generator=g, dtype=w.dtype)
+    x = torch.randn(n, *plain.shape, generator=g, dtype=w.dtype)
+    return w, Batch(x, torch.randint(plain.classes, (n,), generator=g)), torch.randn(len(w), generator=g, dtype=w.dtype)
+
+
+def off(got: Tensor | None, expected: Tensor | None) -> float:
+    assert got is not None
+    assert expected is not None
+    assert got.shape == expected.shape
+    return float((got - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("n", [1, 3, 11])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_it_computes_what_the_plain_task_does(kind: Kind, n: int) -> None:
+    plain = make(kind, torch.float64)
+    task = fast(plain, threads=2, chunk=3)
+    w, batch, a = work(plain, n)
+    assert all(off(x, y) < 1e-12 for x, y in zip(task.grad(w, batch), plain.grad(w, batch), strict=True))
+    assert all(off(x, y) < 1e-11 for x, y in zip(task.adjoint(w, batch, a), plain.adjoint(w, batch, a), strict=True))
+    data = Samples(batch.x, batch.y)
+    assert task.evaluate(w, data) == pytest.approx(plain.evaluate(w, data), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_it_rounds_no_worse_than_pytorch(kind: Kind) -> None:
+    exact, plain = make(kind, torch.float64), make(kind, torch.float32)
+    task = fast(plain)
+    w, batch, a = work(plain, 24)
+    wide = w.double(), Batch(batch.x.double(), batch.y), a.double()
+    for mine, theirs, true in [
+        (task.grad(w, batch)[0], plain.grad(w, batch)[0], exact.grad(wide[0], wide[1])[0]),
+        *zip(task.adjoint(w, batch, a)[1:], plain.adjoint(w, batch, a)[1:], exact.adjoint(*wide)[1:], strict=True),
+    ]:
+        assert mine is not None
+        assert theirs is not None
+        assert off(mine.double(), true) < 2 * off(theirs.double(), true)
+
+
+def test_every_part_of_the_gradient_is_right() -> None:
+    """By layer, as a small layer could hide in the norm of the whole; biases in front of a norm have none."""
+    plain = make(KINDS["the paper's"], torch.float64)
+    w, batch, _ = work(plain, 7)
+    g, expected = fast(plain).grad(w, batch)[0], plain.grad(w, batch)[0]
+    for layer in plain.layers:
+        mine, theirs = g[layer.start : layer.stop], expected[layer.start : layer.stop]
+        if layer.name in ("0.bias", "4.bias", "8.bias"):
+            assert not mine.any()
+            assert theirs.abs().max() < 1e-15
+        else:
+            assert off(mine, theirs) < 1e-12, layer.name
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    plain = make(KINDS["the paper's"], torch.float32)
+    one, three = fast(plain, threads=1), fast(plain, threads=3)
+    w, batch, a = work(plain, 50)
+    for _ in range(5):
+        assert all(map(torch.equal, one.grad(w, batch), three.grad(w, batch)))
+        for x, y in zip(one.adjoint(w, batch, a), three.adjoint(w, batch, a), strict=True):
+            assert torch.equal(x, y)  # type: ignore[arg-type]
+    turned = batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(one.grad(w, turned)[0], one.grad(w, batch)[0]), "however the images lie in memory"
+    assert one.adjoint(w, batch, a, by_w=False).by_w is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_a_number_does_not_vanish(bad: float) -> None:
+    plain = make(KINDS["the paper's"], torch.float32)
+    task = fast(plain)
+    w, batch, a = work(plain, 5)
+    batch.x[2, 1, 3, 3] = bad
+    assert not task.grad(w, batch)[1].isfinite()
+    assert not task.grad(w, batch)[0].isfinite().all()
+    assert not task.adjoint(w, batch, a).along.isfinite()
+    w[0] = bad
+    assert not math.isfinite(task.evaluate(w, Samples(batch.x, batch.y))["loss"])
+
+
+@pytest.mark.parametrize("label", [-1, 10, 2**40])
+def test_a_label_out_of_bounds_is_refused(label: int) -> None:
+    plain = make(KINDS["the paper's"], torch.float32)
+    w, batch, a = work(plain, 6)
+    batch.y[5] = label
+    with pytest.raises(IndexError, match="out of bounds"):
+        fast(plain, threads=2).grad(w, batch)
+    with pytest.raises(IndexError, match="out of bounds"):
+        fast(plain).adjoint(w, batch, a)
+
+
+def test_numbers_of_another_kind_are_refused() -> None:
+    plain = make(KINDS["the paper's"], torch.float32)
+    w, batch, a = work(plain, 6)
+    task = fast(plain)
+    with pytest.raises(TypeError, match="float64"):
+        task.grad(w.double(), batch)
+    with pytest.raises(TypeError, match="float64"):
+        task.grad(w, batch._replace(x=batch.x.double()))
+    with pytest.raises(TypeError, match="float64"):
+        task.adjoint(w, batch, a.double())
+
+
+def test_which_models_it_is_for() -> None:
+    def asked(shape: tuple[int, int, int], width: int, depth: int = 3) -> bool:
+        return suits(Classification(ConvNet(shape, 10, width, depth), shape, 10))
+
+    assert asked((3, 32, 32), 128)
+    assert asked((1, 28, 28), 32)
+    assert asked((3, 64, 64), 128, 4)
+    assert not asked((3, 32, 32), 12), "channels come in eights"
+    assert not asked((1, 8, 8), 16), "12, 6, 3: a row without its pair"
+    assert not suits(Classification(MLP((1, 8, 8), 10), (1, 8, 8), 10))
+    assert not suits(Classification(ConvNet((3, 32, 32), 10, 8).half(), (3, 32, 32), 10))
+
+
+def plan(**machine: Any) -> Any:
+    tables = {
+        "run": {"rounds": 2},
+        "model": {"width": 8, "depth": 2},
+        "data": {"subset": 100},
+        "split": {"clients": 3},
+        "machine": {"threads": 1, **machine},
+        "method": {"name": "fedptr-s", "H": 1, "R": 2, "ipc": 1, "m": 1},
+    }
+    return check(tables)
+
+
+@pytest.fixture
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(heap, "keep", lambda: False)  # the tests' own process is left alone
+    threads = torch.get_num_threads()
+    library.cache_clear()
+    yield
+    library.cache_clear()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_as_it_was")
+def test_a_run_is_the_same_up_to_rounding() -> None:
+    ends = {}
+    for compile in ("on", "off"):
+        p = plan(compile=compile)
+        e = prepare(p)
+        *_, run = federate(p.method, e.task, e.clients, e.test, p.run, p.local)
+        ends[e.task.how] = run.w
+    assert set(ends) == {"winograd", "blocks"}
+    assert off(ends["winograd"], ends["blocks"]) < 1e-5
+
+
+@pytest.mark.usefixtures("_as_it_was")
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [("false", "the compiler refused it"), ("/nowhere/c++", "No such file"), (None, "there is no C++ compiler")],
+)
+def test_without_a_compiler_it_goes_on_without(
+    compiler: str | None,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler) if compiler else monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(native, "COMPILERS", ())
+    p = plan(compile="auto")
+    monkeypatch.setattr("fedptr.speed.SHORT", 0.0)
+    assert prepare(p).task.how == "blocks"
+    said = capsys.readouterr().err
+    assert said.count("convnet.cpp is not used (") == 1
+    assert reason in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_code_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Winograd._pack
+    monkeypatch.setattr(Winograd, "_pack", lambda self, w: 1.1 * right(self, w))
+    with pytest.raises(UnavailableError, match="its results differ"):
+        fast(make(KINDS["one layer"], torch.float32))
+
+
+BUILD = "from fedptr.native import library; print(library('convnet', 'float').packed_size is not None)"
+
+
+def test_several_processes_may_build_it_at_once(tmp_path: Path) -> None:
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILD], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert out.strip() == "True", err
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"], "and nothing is left lying about"
