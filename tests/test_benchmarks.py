@@ -34,7 +34,7 @@ def eager(width: int, dtype: torch.dtype = torch.float32) -> Classification:
 
 
 def test_unrolled_is_our_gradient() -> None:
-    p = replace(ours.problem(3, 5, 4, dtype=torch.float64), task=eager(3, torch.float64))
+    p = ours.problem(3, 5, 4, dtype=torch.float64, make=eager)
     for mine, theirs in zip(p.solve(), figure_matching.reference(p), strict=True):
         torch.testing.assert_close(torch.as_tensor(mine), torch.as_tensor(theirs), rtol=1e-10, atol=0)
 
