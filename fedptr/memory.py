@@ -24,6 +24,7 @@ from fedptr.errors import UserError
 from fedptr.free import free
 from fedptr.keys import Key
 from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr_linear import FedPTRLinear
 from fedptr.models import Shape, build
 from fedptr.plan import MachinePlan, Plan
 from fedptr.projected import Projected
@@ -188,7 +189,7 @@ def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     cost = method.cost[who]
     if isinstance(method, Trajectory) and "D̃" in cost:
         return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
-    return float(cost) * foot.model
+    return foot.model * (method.m + 1 if isinstance(method, FedPTRLinear) and cost == "m+1" else float(cost))
 
 
 def footprint(task: Classification) -> Footprint:

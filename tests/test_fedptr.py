@@ -13,7 +13,7 @@ from fedptr.errors import UserError
 from fedptr.federation import federate
 from fedptr.keys import Key
 from fedptr.methods import FedAvg, FedProx, get
-from fedptr.projected import group_sizes
+from fedptr.pull import group_sizes
 from fedptr.samples import Samples
 from fedptr.site import Site
 from fedptr.task import Classification
@@ -298,3 +298,37 @@ def test_augmentation_needs_images() -> None:
 def test_settings_made_in_python_are_checked_too(wrong: dict, world: World) -> None:
     with pytest.raises(UserError, match=f"method.{next(iter(wrong))}"):
         world.runs(FedPTR(**wrong))
+
+
+# The control without auxiliary data -----------------------------------------------------------------------------------
+
+
+def test_linear_without_strength_is_fedavg(world: World) -> None:
+    assert same(world.weights(quick("fedptr-linear", lam=0.0)), world.weights(quick("fedavg")))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_linear_extends_the_line_through_two_global_models(m: int, world: World) -> None:
+    """With a fixed pull it is FedProx around w^t + (w^t − w^{t−m})/m, from the round on in which FedPTR starts."""
+    runs = world.runs(quick("fedptr-linear", m=m, regulariser="fixed", lam=0.3), rounds=7)
+    models = [world.task.init(), *(run.w for run in runs)]
+    for t, run in enumerate(runs):
+        assert ("cos_aux" in run.record) == (t > m)
+        if t <= m:
+            continue
+        target = models[t] + (models[t] - models[t - m]) / m
+        method = quick("fedptr-linear", m=m, regulariser="fixed", lam=0.3)
+        msg, _ = method.broadcast(runs[t - 1].server, site(world))
+        assert torch.equal(msg["target"], target)
+        pull = method.pull(models[t], msg, {}, site(world))
+        assert pull is not None
+        torch.testing.assert_close(pull, 0.3 * (models[t] - target))
+
+
+def test_linear_pulls_as_fedptr_does(world: World) -> None:
+    w = world.task.init()
+    msg = {"x": w, "target": w + torch.linspace(-1, 1, len(w))}
+    ours, theirs = (quick(name).pull(w, msg, {}, site(world)) for name in ("fedptr-linear", "fedptr"))
+    assert ours is not None
+    assert theirs is not None
+    assert torch.equal(ours, theirs)

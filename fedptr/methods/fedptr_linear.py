@@ -1,0 +1,45 @@
+"""FedPTR's pull without its auxiliary data: towards the straight line through two global models. A control.
+
+    x   global model w^t          w̃   w^t + (w^t − w^{t−m})/m, the next step if nothing changed
+
+The same pull, strength and warm-up as FedPTR, so whatever FedPTR gains over this comes from its learned data. The
+server keeps the last m+1 models and sends w̃; clients that keep the models they saw could do the same by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.pull import Pull
+from fedptr.settings import setting
+from fedptr.site import Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedPTRLinear(Pull, FedAvg):
+    m: int = setting(2, "span of the trajectory that is extended, in rounds", ge=1)
+
+    name: ClassVar[str] = "fedptr-linear"
+    idea: ClassVar[str] = "FedPTR's pull towards a plain extrapolation of the trajectory; no auxiliary data"
+    cite: ClassVar[str] = "a control of this library; the pull is of Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "m+1"}
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x, **({"trail": x.new_zeros(0, len(x)), "seen": torch.tensor(0)} if self.lam else {})}
+
+    def broadcast(self, server: State, site: Site) -> tuple[State, State]:
+        x, msg = server["x"], {"x": server["x"]}
+        if not self.lam:
+            return msg, server
+        trail = torch.cat([server["trail"][-self.m :], x[None]])
+        server = {**server, "trail": trail, "seen": server["seen"] + 1}
+        if int(server["seen"]) < self.m + 2:  # FedPTR's own warm-up
+            return msg, server
+        target = x + (x - trail[0]) / self.m
+        return {**msg, "target": target, "log/target": target}, server
