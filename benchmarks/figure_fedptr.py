@@ -26,7 +26,7 @@ from work import photos
 
 from fedptr.federation import Run
 from fedptr.local import Local
-from fedptr.matching import Auxiliary, Matching, draw_steps, project, student
+from fedptr.matching import Auxiliary, Matching, arrival, draw_steps, project
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
@@ -118,7 +118,7 @@ def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], ob
     return {
         **works,
         "C": lambda: server.match(memory, place),
-        "D": lambda: student(task, memory["trail"][0], aux, steps),
+        "D": lambda: arrival(task, memory["trail"][0], aux, steps),
         "E": lambda: project(task, memory["x"], aux.X, aux.y, server.K, server.eta, 0.0, server.dsa, place.key),
     }
 

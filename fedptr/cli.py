@@ -81,6 +81,16 @@ def parser() -> argparse.ArgumentParser:
 
     add_parser(commands)
 
+    sub = commands.add_parser("reproduce", help="run a table or figure of the paper by name", allow_abbrev=False)
+    sub.add_argument("recipe", nargs="?", metavar="RECIPE", help="table1 … figure6, a sweep; see --list")
+    sub.add_argument("--list", action="store_true", help="list the recipes")
+    sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
+    sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
+    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with so many seeds (default 3)")
+    sub.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: cores, or 1)")
+    sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")
+    sub.set_defaults(handler=reproduce_command)
+
     listing = commands.add_parser("methods", help="list the methods, or describe one")
     listing.add_argument("name", nargs="?", metavar="NAME")
     listing.set_defaults(handler=methods_command)
@@ -158,6 +168,12 @@ def compare_command(args: argparse.Namespace) -> int:
     from fedptr.commands import compare
 
     return compare(args)
+
+
+def reproduce_command(args: argparse.Namespace) -> int:
+    from fedptr.reproduce.command import reproduce
+
+    return reproduce(args)
 
 
 def partition_command(args: argparse.Namespace) -> int:

@@ -7,12 +7,14 @@
 
 The gradient of L is exact and comes from an adjoint sweep instead of a graph over all R steps: the student's R
 first-order steps are taken keeping only the ŵ_r, then, from the last step to the first, one vector–Jacobian product of
-⟨∇ℓ(ŵ_r, X), a⟩ gives the part of X and carries the adjoint back. Memory does not grow with R.
+⟨∇ℓ(ŵ_r, X), a⟩ gives the part of X and carries the adjoint back. Memory hardly grows with R.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from fedptr.keys import Key
 from fedptr.task import Batch, Task
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
+KEPT = 16  # student steps whose models are all kept
 
 
 class Auxiliary(NamedTuple):
@@ -98,11 +101,11 @@ def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching,
         if how.stop and stalled(losses, how.stop):
             break
     if first and not stopped:
-        after = distance(student(task, start, aux, first)[-1], end) / span2
+        after = distance(arrival(task, start, aux, first), end) / span2
         stopped = not math.isfinite(after)
     if stopped:
         aux = sound
-        after = distance(student(task, start, aux, first or [])[-1], end) / span2
+        after = distance(arrival(task, start, aux, first or []), end) / span2
     return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped, len(losses))
 
 
@@ -139,32 +142,51 @@ def draw_steps(
     return steps
 
 
-def student(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> list[Tensor]:
+def student(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Iterator[Tensor]:
     """The student's trajectory ŵ_0 … ŵ_R: plain gradient descent with step size β."""
-    path = [start]
+    w = start
+    yield w
     for step in steps:
-        g, _ = task.grad(path[-1], step.batch(aux.X, aux.y))
-        path.append(path[-1] - aux.beta * g)
-    return path
+        g, _ = task.grad(w, step.batch(aux.X, aux.y))
+        w = w - aux.beta * g
+        yield w
+
+
+def arrival(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Tensor:
+    """ŵ_R"""
+    return deque(student(task, start, aux, steps), maxlen=1)[0]
 
 
 def meta_gradient(
     task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]
 ) -> tuple[float, Tensor, Tensor]:
-    """L and its exact gradient with respect to X and β, by the adjoint sweep."""
-    *path, arrived = student(task, start, aux, steps)
+    """L and its exact gradient with respect to X and β, by the adjoint sweep.
+
+    The student's models are kept for the way back. Of a long trajectory only every √R-th is, and the stretch after it
+    is computed anew when its turn comes.
+    """
+    stride = 1 if len(steps) <= KEPT else math.isqrt(len(steps))
+    stretches = [steps[r : r + stride] for r in range(0, len(steps), stride)]
+    kept, arrived = [], start
+    for stretch in stretches:
+        kept.append(arrived)
+        arrived = arrival(task, arrived, aux, stretch)
     span2 = (start - end).square().sum()
     L = distance(arrived, end) / float(span2)
     a = 2 * (arrived - end) / span2
     gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
-    for r in reversed(range(len(steps))):
-        X = aux.X.detach().requires_grad_()
-        batch = steps[r].batch(X, aux.y)
-        along, hx, hw = task.adjoint(path[r], batch, a, by_w=r > 0)  # nothing is asked of w_start
-        (hX,) = torch.autograd.grad(batch.x, X, hx)  # back through the augmentation
-        gX -= aux.beta * hX
-        gbeta -= along
-        a = a if hw is None else a - aux.beta * hw
+    while stretches:
+        stretch = stretches.pop()
+        path = list(student(task, kept.pop(), aux, stretch[:-1]))
+        while path:
+            X = aux.X.detach().requires_grad_()
+            batch = stretch[len(path) - 1].batch(X, aux.y)
+            wanted = len(path) > 1 or bool(kept)  # nothing is asked of w_start
+            along, hx, hw = task.adjoint(path.pop(), batch, a, by_w=wanted)
+            (hX,) = torch.autograd.grad(batch.x, X, hx)  # back through the augmentation
+            gX -= aux.beta * hX
+            gbeta -= along
+            a = a if hw is None else a - aux.beta * hw
     return L, gX, gbeta
 
 

@@ -23,6 +23,7 @@ from fedptr.blocks import Blocked
 from fedptr.errors import UserError
 from fedptr.free import free
 from fedptr.keys import Key
+from fedptr.matching import KEPT
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr_linear import FedPTRLinear
 from fedptr.models import Shape, build
@@ -162,8 +163,15 @@ def estimate(
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
         student = foot.peak(min(method.aux_batch or aux, aux), MATCHING)
-        phases["matching"] = student + IMAGES * foot.image * aux + (VECTORS + foot.threads + method.R) * foot.model
+        phases["matching"] = (
+            student + IMAGES * foot.image * aux + (VECTORS + foot.threads + path_models(method.R)) * foot.model
+        )
     return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
+
+
+def path_models(R: int) -> int:
+    """Models of the student's trajectory that are kept at a time."""
+    return R if R <= KEPT else R // math.isqrt(R) + 1 + math.isqrt(R)
 
 
 def auxiliary(method: FedAvg, classes: int) -> int:

@@ -149,6 +149,9 @@ def lines_of(out: Path) -> list[bytes]:
 def mend_split(out: Path, experiment: Experiment) -> None:
     """The plan draws the split anew; a damaged file is put aside and written again."""
     path = out / "split.json"
+    if not path.exists() and not lines_of(out):  # nothing was begun yet
+        experiment.split.save(path)
+        return
     try:
         if Split.load(path).sha256 == experiment.split.sha256:
             return

@@ -10,8 +10,9 @@ import torch
 from conftest import CLASSES, SHAPE, World
 from torch import Tensor, nn
 
+from fedptr import matching
 from fedptr.keys import Key
-from fedptr.matching import BETA_FLOOR, Auxiliary, Matching, Step, draw_steps, match, meta_gradient, project, student
+from fedptr.matching import BETA_FLOOR, Auxiliary, Matching, Step, arrival, draw_steps, match, meta_gradient, project
 from fedptr.methods import FedAvg
 from fedptr.models import ConvNet
 from fedptr.task import Batch, Classification
@@ -80,6 +81,20 @@ def test_adjoint_equals_the_unrolled_graph(how: Matching) -> None:
     assert float(gX.norm()) > 1e-6
 
 
+@pytest.mark.parametrize("R", [5, 16, 17, 20, 40])
+def test_a_long_trajectory_is_computed_anew_in_stretches(R: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit what keeping all models gives, with few of them in memory."""
+    case, how = Case(), replace(HOW, R=R, batch=2, dsa=True)
+    steps = case.steps(how)
+    monkeypatch.setattr(matching, "KEPT", 1000)
+    expected = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+    for kept in (0, 4, 16):
+        monkeypatch.setattr(matching, "KEPT", kept)
+        got = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+        assert got[0] == expected[0]
+        assert all(map(torch.equal, got[1:], expected[1:]))
+
+
 def test_t7_no_step_no_progress() -> None:
     """L = 1 when β = 0: the student stays where it starts."""
     case = Case()
@@ -92,7 +107,7 @@ def test_t7_own_trajectory_is_matched_exactly() -> None:
     """L = 0, with zero gradient, when w_end was made by the same D̃ and β."""
     case = Case()
     steps = case.steps(HOW)
-    end = student(case.task, case.start, case.aux, steps)[-1]
+    end = arrival(case.task, case.start, case.aux, steps)
     L, gX, gbeta = meta_gradient(case.task, case.start, end, case.aux, steps)
     assert pytest.approx(0.0, abs=1e-12) == L
     assert float(gX.norm()) == pytest.approx(0.0, abs=1e-12)
@@ -122,7 +137,7 @@ def test_guard_keeps_the_last_sound_set() -> None:
     assert report.stopped
     assert bool(aux.X.isfinite().all())
     assert math.isfinite(report.after)
-    assert bool(student(case.task, case.start, aux, case.steps(HOW))[-1].isfinite().all())
+    assert bool(arrival(case.task, case.start, aux, case.steps(HOW)).isfinite().all())
 
 
 def test_guard_keeps_beta_positive() -> None:

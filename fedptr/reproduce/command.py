@@ -1,0 +1,107 @@
+"""`fedptr reproduce`: runs a recipe's cells, shows the table as it fills in, and writes it with the paper's numbers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.live import Live
+from rich.table import Column as Heading
+from rich.table import Table
+
+from fedptr.data.progress import notice
+from fedptr.errors import UserError
+from fedptr.history import jsonable
+from fedptr.lock import locked
+from fedptr.reproduce import figures, tables
+from fedptr.reproduce.outcome import Outcome, gather
+from fedptr.reproduce.queue import Board, work
+from fedptr.reproduce.recipe import Cell, Recipe, cells, load, names
+from fedptr.reproduce.splits import splits
+from fedptr.sealed import write_text
+from fedptr.speed import cores
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    if args.list or not args.recipe:
+        return listing()
+    if args.seeds < 1 or args.jobs < 0:
+        raise UserError("--seeds and --jobs must be at least 1")
+    recipe = load(args.recipe)
+    recipe = recipe.narrowed(tag.strip() for tag in args.only.split(",")) if args.only else recipe
+    out = Path(args.out or f"reproduced/{args.scale}")
+    if recipe.kind == "splits":
+        return splits(recipe, out)
+    jobs = args.jobs or (1 if args.scale != "cpu" else cores())
+    wanted = list(cells(recipe, args.scale, args.seeds, out))
+    folder = out / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), shown(recipe, args.scale, args.seeds, wanted) as show:
+        board = work(wanted, jobs, out, show)
+    outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
+    write(outcome, folder, out)
+    Console().print(tables.live(outcome, board))
+    print(f"table: {folder / 'table.md'} (also .tex, .csv and reproduce.json)\ncurves: {folder / 'curves.png'}")
+    for path, words in board.failed.items():
+        notice(f"{path} failed: {words}")
+    return 1 if board.failed else 0
+
+
+def listing() -> int:
+    table = Table(Heading("recipe", no_wrap=True), "what", Heading("runs a seed", justify="right"), box=SIMPLE_HEAD)
+    for name in names():
+        recipe = load(name)
+        table.add_row(
+            name, recipe.title.partition(": ")[2] or recipe.title, str(len(recipe.rows) * len(recipe.columns))
+        )
+    Console().print(table)
+    print("`fedptr reproduce RECIPE --scale cpu --seeds 3`; Table 10 is the privacy audit's.")
+    return 0
+
+
+def write(outcome: Outcome, folder: Path, out: Path) -> None:
+    write_text(folder / "table.md", tables.markdown(outcome))
+    write_text(folder / "table.tex", tables.latex(outcome))
+    write_text(folder / "table.csv", tables.sheet(outcome))
+    write_text(folder / "reproduce.json", json.dumps(jsonable(outcome.jsonable(out)), indent=1) + "\n")
+    figures.plot(outcome, folder / "curves")
+
+
+@contextlib.contextmanager
+def shown(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterator[Callable[[Board], None]]:
+    """A table that fills in; a line for every finished run where there is no terminal."""
+
+    def table(board: Board) -> Table:
+        return tables.live(gather(recipe, scale, seeds, wanted, board.done, board.failed), board)
+
+    if not sys.stderr.isatty():
+        told: set[Path] = set()
+
+        def line(board: Board) -> None:
+            for folder in [path for path in (*board.done, *board.failed) if path not in told]:
+                told.add(folder)
+                plan = board.plans[folder]
+                what = board.failed.get(folder) or f"{100 * board.done[folder][0]['accuracy']:.2f} %"
+                left = "" if board.left is None else f", {tables.duration(board.left)} left"
+                counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
+                notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")
+
+        yield line
+        return
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        last = 0.0
+
+        def refresh(board: Board) -> None:
+            nonlocal last
+            if time.perf_counter() - last > 0.5:
+                live.update(table(board), refresh=True)
+                last = time.perf_counter()
+
+        yield refresh

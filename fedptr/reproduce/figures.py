@@ -1,0 +1,83 @@
+"""A recipe's curves: what the paper shows as a figure, mean over seeds with the range of the seeds as a band."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from fedptr.history import Record
+from fedptr.reproduce.outcome import Outcome, Result
+
+NAMES = {
+    "test_accuracy": "test accuracy (%)",
+    "cos_aux": "cosine with the auxiliary step",
+    "cos_local": "cosine with the local step, mean over clients",
+    "distances": "‖w_j − w̃_j‖, mean over clients",
+}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
+
+
+def plot(outcome: Outcome, path: Path) -> list[Path]:
+    """One panel a row of the recipe; PNG and SVG."""
+    from matplotlib.figure import Figure
+
+    recipe = outcome.recipe
+    plots = recipe.plots or ("test_accuracy",)
+    figure = Figure(figsize=(6.4 * len(recipe.rows), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(recipe.rows), squeeze=False)[0]
+    for row, axes in zip(recipe.rows, panels, strict=True):
+        number = 0
+        for column in recipe.columns:
+            result = outcome.at(row, column)
+            for name in plots:
+                for label, take in series(name, result):
+                    words = label if len(recipe.columns) == 1 else column.name
+                    draw(axes, result, take, words, COLOURS[number % len(COLOURS)])
+                    number += 1
+        axes.set_title(row.label)
+        axes.set_xlabel("round")
+        axes.set_ylabel(NAMES[plots[0]] if len(plots) == 1 else "cosine with the real global step")
+        axes.grid(alpha=0.3)
+        if number:
+            axes.legend(fontsize=8)
+    figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
+    made = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for file in made:
+        figure.savefig(file, dpi=150)
+    return made
+
+
+def series(name: str, result: Result) -> list[tuple[str, Callable[[Record], float | None]]]:
+    """The lines that one of a round's records makes: the layers' distances make several."""
+    if name != "distances":
+        scale = 100 if name == "test_accuracy" else 1
+        return [(NAMES[name], lambda record: None if name not in record else scale * float(record[name]))]
+    layers: list[str] = next((summary["layers"] for summary, _ in result.runs.values()), [])
+
+    def distance(place: int) -> Callable[[Record], float | None]:
+        def take(record: Record) -> float | None:
+            found = [client["distances"][place] for client in record["clients"] if "distances" in client]
+            return statistics.fmean(found) if found else None
+
+        return take
+
+    # Weights of convolutions and of the linear layer, as in the paper; those of a norm are vectors beside them.
+    weights = [place for place, layer in enumerate(layers) if layer.endswith(".weight")]
+    shown = weights[::2] if len(weights) % 2 else weights
+    return [(layers[place], distance(place)) for place in shown]
+
+
+def draw(axes: object, result: Result, take: Callable[[Record], float | None], label: str, colour: str) -> None:
+    values: dict[int, list[float]] = {}
+    for _, rounds in result.runs.values():
+        for record in rounds:
+            if (value := take(record)) is not None:
+                values.setdefault(record["round"], []).append(value)
+    if not values:
+        return
+    x = sorted(values)
+    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linewidth=1.5)  # type: ignore[attr-defined]
+    if len(result.runs) > 1:
+        low, high = ([f(values[t]) for t in x] for f in (min, max))
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)  # type: ignore[attr-defined]

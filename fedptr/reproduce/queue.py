@@ -1,0 +1,199 @@
+"""Runs cells: each is a run folder of its own, so that whatever was finished or saved survives any kill.
+
+One job at a time runs in this process. With more, every cell is a process of its own (`fedptr resume FOLDER`), which
+saves itself as any run does; this one only starts them and looks at how far their rounds.jsonl is.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedptr.errors import ClientError, UserError
+from fedptr.history import Record
+from fedptr.lock import StoppedError, stoppable
+from fedptr.methods.fedavg import FedAvg
+from fedptr.plan import Plan
+from fedptr.reproduce.recipe import Cell
+from fedptr.runner import load_plan
+from fedptr.sealed import DamagedError, write_text
+from fedptr.summary import finished
+from fedptr.trajectory import Trajectory
+
+LOOK = 0.5  # seconds between two looks at the jobs
+STUDENT = 11 / 3  # gradients that one image costs in one student step of matching
+LOG = "log.txt"
+
+
+@dataclass
+class Board:
+    """What is known of every run folder; several cells may share one."""
+
+    plans: dict[Path, Plan]
+    out: Path
+    done: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)
+    failed: dict[Path, str] = field(default_factory=dict)
+    running: dict[Path, int] = field(default_factory=dict)  # -> rounds so far
+    began: float = field(default_factory=time.perf_counter)
+    found: float = 0.0  # work that was there already when we began
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """Done and altogether, in image gradients."""
+        total = sum(units(plan) for folder, plan in self.plans.items() if folder not in self.failed)
+        done = sum(units(self.plans[folder]) for folder in self.done)
+        part = sum(units(self.plans[f]) * rounds / self.plans[f].run.rounds for f, rounds in self.running.items())
+        return done + part, total
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, from the speed so far."""
+        done, total = self.work
+        new = done - self.found
+        return (total - done) * (time.perf_counter() - self.began) / new if new > 0 else None
+
+
+def units(plan: Plan) -> float:
+    """What a run costs, in gradients of one image: a measure of time that needs no model."""
+    images = plan.data.subset or 50_000
+    each = plan.run.participation * images * plan.local.epochs
+    method: FedAvg = plan.method
+    if isinstance(method, Trajectory):
+        owners = 1 if "D̃" in method.cost["server keeps"] else plan.run.participation * plan.split.clients
+        every = plan.run.rounds if method.mtt_every == "once" else method.mtt_every
+        aux = 100 if method.ipc == "auto" else 10 * method.ipc
+        each += STUDENT * owners * method.H * method.R * aux / every
+    return each * plan.run.rounds
+
+
+def work(cells: Sequence[Cell], jobs: int, out: Path, show: Callable[[Board], None]) -> Board:
+    """Runs what is not finished. A cell that fails is reported and does not stop the others."""
+    board = Board({cell.folder: cell.plan for cell in cells}, out)
+    waiting = collections.deque(folder for folder, plan in board.plans.items() if not known(board, folder, plan))
+    board.found = board.work[0]
+    board.began = time.perf_counter()
+    show(board)
+    with stoppable() as stop:
+        try:
+            if jobs == 1:
+                while waiting and not stop.number:
+                    alone(board, waiting.popleft(), show)
+            else:
+                beside(board, waiting, jobs, show, lambda: stop.number)
+        except StoppedError as stopped:  # a run in this process heard the signal first
+            stop.number = stopped.signal_number
+        if stop.number:
+            words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
+            raise StoppedError(out, 0, stop.number, words)
+    return board
+
+
+def known(board: Board, folder: Path, plan: Plan) -> bool:
+    with contextlib.suppress(DamagedError):
+        result = finished(folder)
+        if load_plan(folder) != plan:
+            raise UserError(f"{folder} was run by another plan than its recipe now says; move it away, or use --out")
+        board.done[folder] = result
+        return True
+    return False
+
+
+def begin(plan: Plan, folder: Path) -> None:
+    """A folder that `resume` can take up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "plan.toml").exists():
+        write_text(folder / "plan.toml", plan.toml())
+
+
+def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
+    from fedptr.runner import resume
+
+    def count(record: Record) -> None:
+        board.running[folder] = record["round"]
+        show(board)
+
+    board.running[folder] = 0
+    try:
+        begin(board.plans[folder], folder)
+        board.done[folder] = resume(board.plans[folder], folder, count)
+    except (ClientError, UserError) as error:
+        board.failed[folder] = str(error)
+    finally:
+        board.running.pop(folder)
+    show(board)
+
+
+def beside(
+    board: Board,
+    waiting: collections.deque[Path],
+    jobs: int,
+    show: Callable[[Board], None],
+    stopped: Callable[[], int],
+) -> None:
+    active: dict[Path, subprocess.Popen[bytes]] = {}
+    asked = False
+    with killing(active):
+        while active or (waiting and not stopped()):
+            while waiting and len(active) < jobs and not stopped():
+                folder = waiting.popleft()
+                begin(board.plans[folder], folder)
+                active[folder] = start(folder)
+                board.running[folder] = 0
+            if stopped() and not asked:
+                asked = True
+                for process in active.values():
+                    process.send_signal(signal.SIGTERM)
+            for folder, process in list(active.items()):
+                board.running[folder] = rounds_of(folder)
+                if process.poll() is None:
+                    continue
+                del active[folder], board.running[folder]
+                if process.returncode == 0:
+                    board.done[folder] = finished(folder)
+                elif not stopped():
+                    board.failed[folder] = last_words(folder)
+            show(board)
+            time.sleep(LOOK)
+
+
+@contextlib.contextmanager
+def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Whatever ends us, the jobs do not live on."""
+    try:
+        yield
+    finally:
+        for process in active.values():
+            process.kill()
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    with open(folder / LOG, "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedptr", "resume", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is ours to pass on
+        )
+
+
+def rounds_of(folder: Path) -> int:
+    try:
+        return (folder / "rounds.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def last_words(folder: Path) -> str:
+    try:
+        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("fedptr: ") if lines else "it ended without a word"
+    except OSError as error:
+        return str(error)

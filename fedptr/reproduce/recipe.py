@@ -1,0 +1,204 @@
+"""A recipe: a table or figure of the paper as rows × columns of plans, with the paper's numbers. One TOML file each.
+
+    [[rows]]      tags = ["cifar10", "a001"]   what the row is about; common.toml says what a tag sets
+                  paper = [55.43, …]           the paper's numbers, column by column
+    [[columns]]   name, set = {"method.name" = "fedavg"}
+
+A cell's plan is laid together from common.toml, the row's tags, the row, the column, and the scale: `paper` is the
+paper's size, the others are reductions, and what they reduce is always said.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedptr.errors import UserError
+from fedptr.plan import Plan, Tables, check
+from fedptr.settings import unknown
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+COMMON = "common"
+SCALES = ("smoke", "cpu", "paper")
+QUIET = {"run": ("seed", "checkpoint_every", "on_failure")}  # settings that do not make it another experiment
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    set: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    tags: tuple[str, ...]
+    label: str
+    set: Mapping[str, Any]
+    paper: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    about: str
+    kind: str  # table, curves or splits
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    reference: str  # the column that gaps are measured against
+    plots: tuple[str, ...] = ()  # what of a round is drawn: records' names
+    only: tuple[str, ...] = field(default=())
+
+    def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
+        return check(self.tables(row, column, scale, seed))
+
+    def tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
+        """Later ones win; a scale's [methods.NAME] yield to what a column sets for its method."""
+        known = common()
+        parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set, column.set]
+        if scale != "paper":
+            reduced = known["scales"][scale]
+            parts += [reduced["set"], *(reduced.get("tags", {}).get(tag, {}) for tag in row.tags)]
+        tables: Tables = copy.deepcopy(known["plan"])
+        for part in parts:
+            lay(tables, part)
+        lay(tables, {"run.seed": seed})
+        return tables
+
+    def paper(self, row: Row, column: Column) -> float | None:
+        return row.paper[self.columns.index(column)]
+
+    def narrowed(self, tags: Iterable[str]) -> Recipe:
+        """Only the rows and columns asked for: of two tags of a kind either, of two kinds both."""
+        tags = tuple(tags)
+        kinds: dict[str, set[str]] = {}
+        names = {column.name for column in self.columns}
+        for tag in tags:
+            if tag in names:
+                kinds.setdefault("column", set()).add(tag)
+            elif any(tag in row.tags for row in self.rows):
+                kinds.setdefault(common()["tags"][tag]["kind"], set()).add(tag)
+            else:
+                known = [*names, *(t for row in self.rows for t in row.tags)]
+                raise unknown(f"--only {tag}", tag, known, f"a tag or a column of {self.name}")
+        wanted = kinds.pop("column", names) | ({self.reference} if tags else set())
+        rows = [row for row in self.rows if all(any(tag in row.tags for tag in kind) for kind in kinds.values())]
+        if not rows:
+            raise UserError(f"--only {','.join(tags)} leaves no row of {self.name}")
+        keep = [number for number, column in enumerate(self.columns) if column.name in wanted]
+        cut = [replace(row, paper=tuple(row.paper[n] for n in keep)) for row in rows]
+        return replace(self, rows=tuple(cut), columns=tuple(self.columns[n] for n in keep), only=tags)
+
+
+def lay(tables: Tables, settings: Mapping[str, Any]) -> None:
+    """Puts `section.key = value` into nested tables."""
+    for place, value in settings.items():
+        *path, key = place.split(".")
+        table = tables
+        for part in path:
+            table = table.setdefault(part, {})
+        table[key] = value
+
+
+@functools.cache
+def common() -> dict[str, Any]:
+    return tomllib.loads((FOLDER / f"{COMMON}.toml").read_text(encoding="utf-8"))
+
+
+def names() -> list[str]:
+    """Tables first, then figures, then the rest."""
+
+    def order(name: str) -> tuple[int, int, str]:
+        numbered = re.match(r"(table|figure)(\d+)", name)
+        return (("table", "figure").index(numbered[1]), int(numbered[2]), name) if numbered else (2, 0, name)
+
+    return sorted((path.stem for path in FOLDER.glob("*.toml") if path.stem != COMMON), key=order)
+
+
+def load(name: str) -> Recipe:
+    if name not in names():
+        raise unknown(name, name, names(), "a recipe")
+    raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    columns = tuple(Column(column["name"], column.get("set", {})) for column in raw.get("columns", ()))
+    rows = tuple(
+        Row(tuple(row["tags"]), row.get("label") or label(row["tags"]), row.get("set", {}), numbers(row, columns))
+        for row in raw["rows"]
+    )
+    return Recipe(
+        name,
+        raw["title"],
+        raw["about"],
+        raw.get("kind", "table"),
+        rows,
+        columns,
+        raw.get("reference") or (columns[0].name if columns else ""),
+        tuple(raw.get("plots", ())),
+    )
+
+
+def numbers(row: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[float | None, ...]:
+    """The paper's numbers; the columns beyond them are ours alone."""
+    given = [None if value != value else float(value) for value in row.get("paper", ())]
+    return (*given, *[None] * (len(columns) - len(given)))
+
+
+def label(tags: Iterable[str]) -> str:
+    return ", ".join(common()["tags"][tag]["label"] for tag in tags)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One plan of a recipe, with one seed, and where its run is kept."""
+
+    row: Row
+    column: Column
+    plan: Plan
+    folder: Path
+
+
+def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
+    """Seed by seed, so that a first look at the whole comes early. Recipes that share a plan share its run."""
+    for seed in range(seeds):
+        for row in recipe.rows:
+            for column in recipe.columns:
+                plan = recipe.plan(row, column, scale, seed)
+                data = Path(plan.data.name).stem
+                folder = out / "runs" / f"{plan.method.name}-{data}-{fingerprint(plan)}" / f"seed{seed}"
+                yield Cell(row, column, plan, folder)
+
+
+def fingerprint(plan: Plan) -> str:
+    """Of everything that makes a run another experiment than its neighbour: not its seed, nor the machine."""
+    tables = asdict(plan)
+    tables.pop("machine")
+    for section, quiet in QUIET.items():
+        for key in quiet:
+            tables[section].pop(key)
+    tables["method"]["name"] = plan.method.name
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:
+    """What the scale changes: setting -> the paper's values and ours, over all cells."""
+    changed: dict[str, tuple[list[Any], list[Any]]] = {}
+    for row in recipe.rows:
+        for column in recipe.columns:
+            theirs, ours = (asdict(recipe.plan(row, column, s, 0)) for s in ("paper", scale))
+            for section in theirs:
+                if section == "machine":
+                    continue
+                for key, value in theirs[section].items():
+                    other = ours[section].get(key)
+                    if value != other and key not in QUIET.get(section, ()):
+                        before, after = changed.setdefault(f"{section}.{key}", ([], []))
+                        before += [value] if value not in before else []
+                        after += [other] if other not in after else []
+    return changed

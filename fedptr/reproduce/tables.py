@@ -1,0 +1,218 @@
+"""An outcome as Markdown, LaTeX and CSV, and as a table that fills in while cells run."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedptr.reproduce.outcome import Outcome, Result
+from fedptr.reproduce.queue import Board
+from fedptr.reproduce.recipe import Column, Row, common, reduced
+
+NONE = "–"
+GAPS = ("gap", "gap_ci95", "paper_gap", "verdict")
+
+
+def about_scale(outcome: Outcome) -> list[str]:
+    """What was reduced, in words that stand above every table."""
+    if outcome.scale == "paper":
+        return ["The paper's size: nothing was reduced."]
+    words = common()["scales"][outcome.scale]["about"]
+    lines = [f"Scale `{outcome.scale}`: {words}. Reduced, paper → here:", ""]
+    for place, (theirs, ours) in reduced(outcome.recipe, outcome.scale).items():
+        lines.append(f"- `{place}`: {listed(theirs)} → {listed(ours)}")
+    if outcome.scale != "smoke":
+        lines += ["", "So accuracies are not comparable with the paper's; gaps to the reference and the order are."]
+    return lines
+
+
+def listed(values: list[Any]) -> str:
+    return ", ".join("all" if value == 0 else str(value) for value in values)
+
+
+def number(result: Result) -> str:
+    if not result.runs:
+        return "failed" if result.failures else NONE
+    return str(result.accuracy)
+
+
+def markdown(outcome: Outcome) -> str:
+    recipe = outcome.recipe
+    of = f"mean ± 95 % CI of {outcome.seeds} seeds" if outcome.seeds > 1 else "one seed"
+    lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", *about_scale(outcome), ""]
+    lines += [f"## Accuracy (%), mean of the last five rounds, {of}; the paper's in brackets", ""]
+    names = [column.name for column in recipe.columns]
+    lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
+    for row in recipe.rows:
+        cells = [with_paper(number(result), result.paper) for result in across(outcome, row)]
+        lines.append(bar([row.label, *cells]))
+    lines += ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
+    lines += [bar(["", *names, "order (ρ)", "best"]), bar(["---", *["---:"] * len(names), "---:", "---"])]
+    for row in recipe.rows:
+        lines.append(
+            bar([row.label, *(judged(outcome, row, column) for column in recipe.columns), *ranked(outcome, row)])
+        )
+    lines += ["", VERDICTS, "", "## Cost: seconds, and megabytes sent by all together", ""]
+    lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
+    lines += [bar([row.label, *(cost(result) for result in across(outcome, row))]) for row in recipe.rows]
+    failures = [
+        f"- {result.row.label}, {result.column.name}, seed {seed}: {words}"
+        for result in outcome.results.values()
+        for seed, words in result.failures.items()
+    ]
+    lines += ["", "## Failed", "", *failures] if failures else []
+    return "\n".join(lines) + "\n"
+
+
+VERDICTS = (
+    "agrees: our gap has the paper's sign and its interval does not reach zero (or both see none); contradicts: the "
+    "other sign; open: our interval reaches zero; paper sees none: we do, and the paper's gap is below half a point."
+)
+
+
+def bar(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def across(outcome: Outcome, row: Row) -> list[Result]:
+    return [outcome.at(row, column) for column in outcome.recipe.columns]
+
+
+def with_paper(ours: str, paper: float | None) -> str:
+    return ours if paper is None else f"{ours} ({paper:.2f})"
+
+
+def judged(outcome: Outcome, row: Row, column: Column) -> str:
+    if column.name == outcome.recipe.reference or not outcome.at(row, column).runs:
+        return NONE
+    own, paper = outcome.gap(row, column), outcome.paper_gap(row, column)
+    words = f"{own.mean:+.2f}" + (f" ± {own.half:.2f}" if own.n > 1 else "")
+    if paper is None:
+        return words
+    return f"{words} ({paper:+.2f}) {outcome.verdict(row, column)}"
+
+
+def ranked(outcome: Outcome, row: Row) -> list[str]:
+    found = outcome.order(row)
+    if found is None:
+        return [NONE, NONE]
+    rho, ours, theirs = found
+    return [NONE if rho != rho else f"{rho:.2f}", ours if ours == theirs else f"{ours} (paper: {theirs})"]
+
+
+def cost(result: Result) -> str:
+    if not result.runs:
+        return NONE
+    return f"{result.mean('seconds'):.0f} s, {result.mean('bytes_per_round') * result.mean('rounds') / 1e6:.0f} MB"
+
+
+def latex(outcome: Outcome) -> str:
+    """A tabular for booktabs; the highest mean of a row is bold."""
+    recipe = outcome.recipe
+    lines = [
+        f"% {recipe.title}; scale {outcome.scale}; mean and 95 % confidence interval of {outcome.seeds} seeds",
+        f"\\begin{{tabular}}{{l{'r' * len(recipe.columns)}}}",
+        "\\toprule",
+        " & ".join(["", *(escaped(column.name) for column in recipe.columns)]) + " \\\\",
+        "\\midrule",
+    ]
+    for row in recipe.rows:
+        results = across(outcome, row)
+        best = max((result.accuracy.mean for result in results if result.runs), default=None)
+        cells = [tex(result, best) for result in results]
+        lines.append(" & ".join([escaped(row.label), *cells]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def tex(result: Result, best: float | None) -> str:
+    if not result.runs:
+        return "--"
+    mean, half, n = result.accuracy
+    text = f"{mean:.2f}" + (f" \\pm {half:.2f}" if n > 1 else "")
+    return f"$\\mathbf{{{text}}}$" if mean == best else f"${text}$"
+
+
+def escaped(text: str) -> str:
+    for plain, code in {"%": "\\%", "_": "\\_", "&": "\\&", "#": "\\#", "α": "$\\alpha$", "λ": "$\\lambda$"}.items():
+        text = text.replace(plain, code)
+    return text
+
+
+def sheet(outcome: Outcome) -> str:
+    """CSV, one line a cell."""
+    names = [
+        "row",
+        "column",
+        "accuracy",
+        "ci95",
+        "seeds",
+        "paper",
+        "gap",
+        "gap_ci95",
+        "paper_gap",
+        "verdict",
+        "seconds",
+    ]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    for result in outcome.results.values():
+        own, gap = result.accuracy, outcome.gap(result.row, result.column)
+        paper_gap, verdict = (f(result.row, result.column) for f in (outcome.paper_gap, outcome.verdict))
+        values = [own.mean, own.half, own.n, result.paper, gap.mean, gap.half, paper_gap, verdict]
+        seconds = result.mean("seconds") if result.runs else ""
+        writer.writerow([result.row.label, result.column.name, *map(plain, values), plain(seconds)])
+    return file.getvalue()
+
+
+def plain(value: object) -> object:
+    if isinstance(value, float):
+        return "" if value != value else round(value, 4)
+    return "" if value is None else value
+
+
+def live(outcome: Outcome, board: Board) -> Table:
+    """The table as far as it is known, with what runs and how long it will take."""
+    recipe = outcome.recipe
+    done, total = board.work
+    left = "" if board.left is None or done >= total else f", about {duration(board.left)} left"
+    failed = f", {len(board.failed)} failed" if board.failed else ""
+    caption = f"{len(board.done)} of {len(board.plans)} runs{failed}{left}; the paper's numbers in brackets"
+    table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption)
+    table.add_column("")
+    for column in recipe.columns:
+        table.add_column(column.name, justify="right")
+    for row in recipe.rows:
+        table.add_row(row.label, *(status(result, board) for result in across(outcome, row)))
+    return table
+
+
+def status(result: Result, board: Board) -> str:
+    going = [
+        f"{board.running[folder]}/{board.plans[folder].run.rounds}"
+        for folder in result.folders
+        if folder in board.running
+    ]
+    if going:
+        return "round " + " ".join(going)
+    if not result.runs and not result.failures:
+        return "·"
+    return with_paper(number(result), result.paper)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -1,0 +1,81 @@
+"""What our numbers say about the paper's, as far as the scale lets them.
+
+Absolute accuracies of a smaller model on less data cannot be compared; the sign and size of a gap to the reference of
+the same row can, and so can the order of the methods. Gaps are taken seed by seed, as both runs share everything else.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
+
+
+class Interval(NamedTuple):
+    """A mean with its 95 % confidence interval over seeds (Student's t); one value has none."""
+
+    mean: float
+    half: float
+    n: int
+
+    @property
+    def told(self) -> bool:
+        """Whether it is told apart from zero."""
+        return self.n > 1 and abs(self.mean) > self.half
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + (f" ± {self.half:.2f}" if self.n > 1 else "")
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """
+    >>> str(interval([1.0, 2.0, 3.0]))
+    '2.00 ± 2.48'
+    """
+    n = len(values)
+    if n < 2:
+        return Interval(values[0] if values else math.nan, math.nan, n)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    return Interval(statistics.fmean(values), half, n)
+
+
+def gap(ours: Mapping[int, float], reference: Mapping[int, float]) -> Interval:
+    """Over the seeds both have."""
+    return interval([ours[seed] - reference[seed] for seed in sorted(ours.keys() & reference.keys())])
+
+
+def judge(ours: Interval, paper: float | None) -> str:
+    """One cell: our gap to the reference beside the paper's.
+
+    >>> judge(Interval(1.2, 0.5, 3), 13.6), judge(Interval(-1.2, 0.5, 3), 13.6), judge(Interval(1.2, 2.5, 3), 13.6)
+    ('agrees', 'contradicts', 'open')
+    """
+    if paper is None:
+        return "not in the paper"
+    if not ours.n:
+        return "not run"
+    if ours.n == 1:
+        return "one seed"
+    if not ours.told:
+        return "agrees" if abs(paper) < ALIKE else "open"
+    if abs(paper) < ALIKE:
+        return "paper sees none"
+    return "agrees" if (ours.mean > 0) == (paper > 0) else "contradicts"
+
+
+def order(ours: Sequence[float], paper: Sequence[float]) -> float:
+    """Spearman's rank correlation of two rows: 1 = the same order; not a number where a row is all alike.
+
+    >>> order([1, 2, 3], [10, 20, 30]), order([3, 2, 1], [10, 20, 30])
+    (1.0, -1.0)
+    """
+    if min(len(set(ours)), len(set(paper))) < 2:
+        return math.nan
+    from scipy.stats import spearmanr
+
+    return round(float(spearmanr(ours, paper).statistic), 2)
