@@ -4,7 +4,7 @@
                   paper = [55.43, …]           the paper's numbers, column by column
     [[columns]]   name, set = {"method.name" = "fedavg"}
 
-A cell's plan is laid together from common.toml, the row's tags, the row, the column, and the scale: `paper` is the
+A cell's plan is laid together from common.toml, the row's tags, the row, the scale, and the column: `paper` is the
 paper's size, the others are reductions, and what they reduce is always said.
 """
 
@@ -17,7 +17,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +55,23 @@ class Recipe:
     columns: tuple[Column, ...]
     reference: str  # the column that gaps are measured against
     plots: tuple[str, ...] = ()  # what of a round is drawn: records' names
-    only: tuple[str, ...] = field(default=())
+    first_seed: int = 0
+    only: tuple[str, ...] = ()
 
     def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
         return check(self.tables(row, column, scale, seed))
 
     def tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
-        """Later ones win; a scale's [methods.NAME] yield to what a column sets for its method."""
+        """Later ones win, so what a column is about is never reduced."""
         known = common()
-        parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set, column.set]
+        parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set]
         if scale != "paper":
-            reduced = known["scales"][scale]
-            parts += [reduced["set"], *(reduced.get("tags", {}).get(tag, {}) for tag in row.tags)]
+            less = known["scales"][scale]
+            parts += [less["set"], *(less.get("tags", {}).get(tag, {}) for tag in row.tags)]
+            parts += [less.get("method", {}).get(column.set.get("method.name"), {})]  # what was tuned for a method
         tables: Tables = copy.deepcopy(known["plan"])
-        for part in parts:
+        for part in [*parts, column.set, {"run.seed": seed}]:
             lay(tables, part)
-        lay(tables, {"run.seed": seed})
         return tables
 
     def paper(self, row: Row, column: Column) -> float | None:
@@ -141,6 +142,7 @@ def load(name: str) -> Recipe:
         columns,
         raw.get("reference") or (columns[0].name if columns else ""),
         tuple(raw.get("plots", ())),
+        raw.get("first_seed", 0),
     )
 
 
@@ -166,7 +168,7 @@ class Cell:
 
 def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
     """Seed by seed, so that a first look at the whole comes early. Recipes that share a plan share its run."""
-    for seed in range(seeds):
+    for seed in range(recipe.first_seed, recipe.first_seed + seeds):
         for row in recipe.rows:
             for column in recipe.columns:
                 plan = recipe.plan(row, column, scale, seed)
