@@ -1,55 +1,72 @@
-"""Where the time of the compiled gradient and adjoint goes, on one core: the table in docs/speed.md.
+"""Where the time of the ConvNet's C++ goes, on one core: the table in docs/speed.md. Needs `perf`.
 
-python benchmarks/profiling.py 32        a width; compiles its code anew, with names for the profiler
+python benchmarks/profiling.py 32        a width
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-import torch._inductor.config
-from torch.profiler import profile
-from work import CLASSES, SHAPE, network, photos
+from ours import ours
+from work import photos
 
-from fedptr import heap
-from fedptr.blocks import Blocked, block_size
 from fedptr.task import Batch
 
-REPEATS = 10
+IMAGES, SECONDS = 48, 8
+KINDS = {
+    "matrix products": ("rows_times", "rows_while", "panels", "product", "times_packed", "transposed_times"),
+    "transforms": ("products_to_tiles", "tile_to_products", "image_to_factors", "factors_to_image", "columns", "fold"),
+    "norm, ReLU, pooling": ("forward", "backward"),
+}
 
 
-def kind(name: str) -> str:
-    if "cpp_fused" in name:
-        return "fused"
-    return "convolutions" if "convolution" in name else "else"
+def work(width: int, what: str) -> None:
+    import time
 
-
-def main(width: int) -> None:
-    torch._inductor.config.cpp.enable_kernel_profile = True
-    heap.keep()
     torch.set_num_threads(1)
-    block = block_size(width * 32 * 32 * 4, [500, 100])
-    task = Blocked(network(width), SHAPE, CLASSES, block=block, compiled=True)
-    w, batch = task.init(), Batch(*photos(block))
+    task = ours(width)
+    task.threads = 1  # type: ignore[attr-defined]
+    w, batch = task.init(), Batch(*photos(IMAGES))
     works: dict[str, Callable[[], object]] = {
         "gradient": lambda: task.grad(w, batch),
         "adjoint": lambda: task.adjoint(w, batch, w),
     }
-    for name, f in works.items():
-        for _ in range(3):
-            f()
-        with profile() as profiled:
-            for _ in range(REPEATS):
-                f()
-        spent = dict.fromkeys(("convolutions", "fused", "else"), 0.0)
-        for event in profiled.key_averages():
-            spent[kind(event.key)] += event.self_cpu_time_total / 1000 / REPEATS
+    until = time.perf_counter() + SECONDS
+    while time.perf_counter() < until:
+        works[what]()
+
+
+def kind(symbol: str) -> str:
+    name = re.sub(r"<.*", "", symbol).split()[-1].split("(")[0]
+    return next((known for known, names in KINDS.items() if name in names), "everything else of it")
+
+
+def main(width: int) -> None:
+    print("| |", " | ".join([*KINDS, "everything else of it"]), "|")
+    for what in ("gradient", "adjoint"):
+        with tempfile.TemporaryDirectory() as folder:
+            data = str(Path(folder) / "perf.data")
+            me = [sys.executable, __file__, str(width), what]
+            subprocess.run(["perf", "record", "-q", "-o", data, *me], check=True, stderr=subprocess.DEVNULL)
+            report = ["perf", "report", "-i", data, "--stdio", "--sort", "dso,symbol", "--percent-limit", "0.01"]
+            lines = subprocess.run(report, capture_output=True, text=True, check=True).stdout.splitlines()
+        spent = dict.fromkeys([*KINDS, "everything else of it"], 0.0)
+        for line in lines:
+            found = re.match(r"\s*([\d.]+)%\s+convnet-\S+\s+\[\.\]\s+(.*)", line)
+            if found:
+                spent[kind(found[2])] += float(found[1])
         total = sum(spent.values())
-        parts = " | ".join(f"{100 * part / total:.0f} %" for part in spent.values())
-        print(f"| {name}, width {width} | {parts} | {total:.0f} ms for {block} images", flush=True)
+        print(f"| {what}, width {width} |", " | ".join(f"{100 * part / total:.0f} %" for part in spent.values()), "|")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if len(sys.argv) > 2:
+        work(int(sys.argv[1]), sys.argv[2])
+    else:
+        main(int(sys.argv[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedptr.history import Record
 from fedptr.reproduce.outcome import Outcome, Result
@@ -24,6 +25,8 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
 
     recipe = outcome.recipe
     plots = recipe.plots or ("test_accuracy",)
+    if plots == ("cost",):
+        return costs(outcome, path)
     figure = Figure(figsize=(6.4 * len(recipe.rows), 4.4), layout="constrained")
     panels = figure.subplots(1, len(recipe.rows), squeeze=False)[0]
     for row, axes in zip(recipe.rows, panels, strict=True):
@@ -42,6 +45,33 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
         if number:
             axes.legend(fontsize=8)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
+    return saved(figure, path)
+
+
+def costs(outcome: Outcome, path: Path) -> list[Path]:
+    """Accuracy against seconds, a point a column."""
+    from matplotlib.figure import Figure
+
+    recipe = outcome.recipe
+    figure = Figure(figsize=(7.2 * len(recipe.rows), 4.6), layout="constrained")
+    panels = figure.subplots(1, len(recipe.rows), squeeze=False)[0]
+    for row, axes in zip(recipe.rows, panels, strict=True):
+        for number, column in enumerate(recipe.columns):
+            result = outcome.at(row, column)
+            if not result.runs:
+                continue
+            seconds, (mean, half, n) = result.mean("seconds_per_round"), result.accuracy
+            colour = COLOURS[number % len(COLOURS)]
+            axes.errorbar(seconds, mean, yerr=half if n > 1 else None, fmt="o", color=colour, capsize=3)
+            axes.annotate(column.name, (seconds, mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
+        axes.set(title=row.label, xlabel="seconds per round", ylabel="accuracy, last five rounds (%)", xscale="log")
+        axes.margins(x=0.2)
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
+    return saved(figure, path)
+
+
+def saved(figure: Any, path: Path) -> list[Path]:
     made = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
     for file in made:
         figure.savefig(file, dpi=150)
@@ -68,7 +98,7 @@ def series(name: str, result: Result) -> list[tuple[str, Callable[[Record], floa
     return [(layers[place], distance(place)) for place in shown]
 
 
-def draw(axes: object, result: Result, take: Callable[[Record], float | None], label: str, colour: str) -> None:
+def draw(axes: Any, result: Result, take: Callable[[Record], float | None], label: str, colour: str) -> None:
     values: dict[int, list[float]] = {}
     for _, rounds in result.runs.values():
         for record in rounds:
@@ -77,7 +107,7 @@ def draw(axes: object, result: Result, take: Callable[[Record], float | None], l
     if not values:
         return
     x = sorted(values)
-    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linewidth=1.5)  # type: ignore[attr-defined]
+    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linewidth=1.5)
     if len(result.runs) > 1:
         low, high = ([f(values[t]) for t in x] for f in (min, max))
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)  # type: ignore[attr-defined]
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
