@@ -21,7 +21,7 @@ from fedptr.history import Record
 from fedptr.lock import StoppedError, stoppable
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan
-from fedptr.reproduce.recipe import Cell
+from fedptr.reproduce.recipe import Cell, fingerprint
 from fedptr.runner import load_plan
 from fedptr.sealed import DamagedError, write_text
 from fedptr.summary import finished
@@ -98,7 +98,8 @@ def work(cells: Sequence[Cell], jobs: int, out: Path, show: Callable[[Board], No
 def known(board: Board, folder: Path, plan: Plan) -> bool:
     with contextlib.suppress(DamagedError):
         result = finished(folder)
-        if load_plan(folder) != plan:
+        there = load_plan(folder)
+        if (fingerprint(there), there.run.seed) != (fingerprint(plan), plan.run.seed):
             raise UserError(f"{folder} was run by another plan than its recipe now says; move it away, or use --out")
         board.done[folder] = result
         return True
@@ -122,7 +123,7 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
     board.running[folder] = 0
     try:
         begin(board.plans[folder], folder)
-        board.done[folder] = resume(board.plans[folder], folder, count)
+        board.done[folder] = resume(load_plan(folder), folder, count)  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:

@@ -28,7 +28,8 @@ from fedptr.settings import unknown
 FOLDER = Path(__file__).parents[1] / "recipes"
 COMMON = "common"
 SCALES = ("smoke", "cpu", "paper")
-QUIET = {"run": ("seed", "checkpoint_every", "on_failure")}  # settings that do not make it another experiment
+ASIDE = ("machine", "output")  # sections and settings that do not make a run another experiment
+QUIET = ("run.seed", "run.checkpoint_every", "run.on_failure")
 
 
 @dataclass(frozen=True)
@@ -178,14 +179,19 @@ def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
 
 
 def fingerprint(plan: Plan) -> str:
-    """Of everything that makes a run another experiment than its neighbour: not its seed, nor the machine."""
-    tables = asdict(plan)
-    tables.pop("machine")
-    for section, quiet in QUIET.items():
-        for key in quiet:
-            tables[section].pop(key)
-    tables["method"]["name"] = plan.method.name
-    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12]
+    """Of what makes a run another experiment: all settings but the seed and the machine, where they are no defaults.
+
+    So a setting that a later version adds, with the old behaviour as its default, changes no fingerprint.
+    """
+    usual, method = Plan(), type(plan.method)()
+    told = {"method.name": plan.method.name}
+    for section, table in asdict(plan).items():
+        default = asdict(method if section == "method" else getattr(usual, section))
+        if section not in ASIDE:
+            told |= {f"{section}.{key}": value for key, value in table.items() if value != default[key]}
+    for place in QUIET:
+        told.pop(place, None)
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:
@@ -195,11 +201,11 @@ def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]
         for column in recipe.columns:
             theirs, ours = (asdict(recipe.plan(row, column, s, 0)) for s in ("paper", scale))
             for section in theirs:
-                if section == "machine":
+                if section in ASIDE:
                     continue
                 for key, value in theirs[section].items():
                     other = ours[section].get(key)
-                    if value != other and key not in QUIET.get(section, ()):
+                    if value != other and f"{section}.{key}" not in QUIET:
                         before, after = changed.setdefault(f"{section}.{key}", ([], []))
                         before += [value] if value not in before else []
                         after += [other] if other not in after else []
