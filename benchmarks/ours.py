@@ -10,6 +10,7 @@ from torch import Tensor
 from work import CLASSES, SHAPE, network, photos
 
 from fedptr import heap
+from fedptr.blocks import even
 from fedptr.federation import Rounds, Run, federate
 from fedptr.keys import Key
 from fedptr.local import Local, Trained, local_sgd
@@ -19,14 +20,14 @@ from fedptr.samples import Samples
 from fedptr.site import Site
 from fedptr.speed import cores
 from fedptr.task import Batch, Classification
-from fedptr.winograd import BLOCK, Winograd
+from fedptr.winograd import BLOCKS, Winograd
 
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task as a user's long run has it; the one place to change when that changes."""
     heap.keep()
     torch.set_num_threads(1)
-    return Winograd(network(width).to(dtype), SHAPE, CLASSES, block=BLOCK, threads=cores())
+    return Winograd(network(width).to(dtype), SHAPE, CLASSES, block=even(BLOCKS, [500, 100]), threads=cores())
 
 
 def plain(width: int, dtype: torch.dtype = torch.float32) -> Classification:

@@ -50,15 +50,23 @@ def block_size(widest: float, batches: Sequence[int]) -> int:
     >>> block_size(widest=4096, batches=[64])
     64
     """
-    largest = max(batches)
-    most = min(max(1, int(CACHE / widest)), largest)
+    most = min(max(1, int(CACHE / widest)), max(batches))
     least = min(max(most // 4, math.ceil(LEAST / widest)), most)
+    return even(range(max(1, least), most + 1), batches)
+
+
+def even(sizes: Iterable[int], batches: Sequence[int]) -> int:
+    """The block size with the least work for two threads: what a block costs, and what the last pair leaves empty.
+
+    >>> even(range(6, 26), [500, 100])
+    25
+    """
 
     def cost(block: int) -> float:
         rows = sum(math.ceil(n / (2 * block)) * 2 * block / n for n in batches)
         return rows * (1 + OVERHEAD / block)
 
-    return min(range(max(1, least), most + 1), key=lambda block: (cost(block), -block))
+    return min(sizes, key=lambda block: (cost(block), -block))
 
 
 class Blocked(Classification):

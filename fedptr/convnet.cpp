@@ -386,6 +386,24 @@ struct Shape {
     I linear() const { return gain(depth - 1) + 2 * C; }
 };
 
+// Several 3×3 filters into their places in 16 packed matrices.
+template <class T>
+static void transform_filters(const T* weight, I step, T* out, I C, I count) {
+    for (I lane = 0; lane < count; lane++) {
+        const T* k = weight + lane * step;
+        T rows[4][3];
+        for (int q = 0; q < 3; q++) {
+            T sum = (k[q] + k[6 + q]) / 2, mid = k[3 + q] / 2;
+            rows[0][q] = k[q]; rows[1][q] = sum + mid; rows[2][q] = sum - mid; rows[3][q] = k[6 + q];
+        }
+        for (int p = 0; p < 4; p++) {
+            T sum = (rows[p][0] + rows[p][2]) / 2, mid = rows[p][1] / 2;
+            T* to = out + 4 * p * C * C + lane;
+            to[0] = rows[p][0]; to[C * C] = sum + mid; to[2 * C * C] = sum - mid; to[3 * C * C] = rows[p][2];
+        }
+    }
+}
+
 // Filters as packed matrices: those that multiply on the way there, then those on the way back.
 template <class T>
 static void pack_all(const Shape& S, const T* params, T* out) {
@@ -400,21 +418,11 @@ static void pack_all(const Shape& S, const T* params, T* out) {
             }
             continue;
         }
-        for (I o = 0; o < C; o++) for (I i = 0; i < C; i++) {
-            const T* k = weight + (o * C + i) * 9;
-            T rows[4][3];
-            for (int q = 0; q < 3; q++) {
-                T sum = (k[q] + k[6 + q]) / 2, mid = k[3 + q] / 2;
-                rows[0][q] = k[q]; rows[1][q] = sum + mid; rows[2][q] = sum - mid; rows[3][q] = k[6 + q];
-            }
-            for (int p = 0; p < 4; p++) {
-                T sum = (rows[p][0] + rows[p][2]) / 2, mid = rows[p][1] / 2;
-                T v[4] = {rows[p][0], sum + mid, sum - mid, rows[p][2]};
-                for (int q = 0; q < 4; q++) {
-                    put(out + (4 * p + q) * C * C, i, o, C, C, v[q]);
-                    put(out + S.filter(l) + (4 * p + q) * C * C, o, i, C, C, v[q]);
-                }
-            }
+        I width = panel_width<T>(C);
+        for (I c = 0; c < C; c += width) for (I i = 0; i < C; i++) {
+            I place = c * C + i * width;
+            transform_filters(weight + (c * C + i) * 9, 9 * C, out + place, C, width);
+            transform_filters(weight + (i * C + c) * 9, I(9), out + S.filter(l) + place, C, width);
         }
     }
 }

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from fedptr import compiled, heap
-from fedptr.blocks import Blocked, block_size, separable
+from fedptr.blocks import Blocked, block_size, even, separable
 from fedptr.data.progress import notice
 from fedptr.memory import auxiliary, footprint
 from fedptr.native import UnavailableError
 from fedptr.plan import Plan
 from fedptr.task import Batch, Classification
 from fedptr.trajectory import Trajectory, usual_ipc
-from fedptr.winograd import BLOCK, Winograd, suits
+from fedptr.winograd import BLOCKS, Winograd, suits
 
 LONG = 3e13  # floating point operations, some ten minutes of one core: from here on torch.compile is worth its minute
 SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compile, once
@@ -36,16 +36,17 @@ def fast(plan: Plan, task: Classification, images: int) -> Classification:
     torch.set_num_threads(1)
     widest = max(1.0, footprint(task).widest) if task.device == "cpu" else 1.0
     usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
+    batches = [plan.local.batch, usual]
     options: dict[str, Any] = {
         "device": task.device,
-        "block": block_size(widest, [plan.local.batch, usual]),
+        "block": block_size(widest, batches),
         "chunk": block_size(widest, [1000]),
         "threads": threads if task.device == "cpu" else 1,
     }
     wanted = {"on": math.inf, "auto": work(plan, task, images), "off": 0.0}[plan.machine.compile]
     if suits(task) and wanted > SHORT:
         try:
-            return Winograd(task.model, task.shape, task.classes, **{**options, "block": BLOCK})
+            return Winograd(task.model, task.shape, task.classes, **{**options, "block": even(BLOCKS, batches)})
         except UnavailableError as error:
             notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
     compiled.cache()

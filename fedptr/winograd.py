@@ -23,7 +23,7 @@ from fedptr.task import Adjoint, Batch, Classification
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 GROUP = 3  # images that convnet.cpp has in work at a time
-BLOCK = 4 * GROUP  # small enough for many cores; larger ones are no faster
+BLOCKS = range(2 * GROUP, 26)  # images; small enough for many cores, and larger ones are no faster
 
 
 def suits(task: Classification) -> bool:
