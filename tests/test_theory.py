@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedptr import cli, theory
+from fedptr import cli, theorem, theory
 from fedptr.errors import UserError
 from fedptr.federation import Rounds, federate
 from fedptr.local import Local
@@ -86,17 +86,17 @@ def test_the_closed_form_gradient_is_the_gradient() -> None:
 def test_the_printed_condition() -> None:
     """No λ will do for six clients; for more, the one that is used is hardly larger than it must be."""
     with pytest.raises(UserError, match="no λ with 6 clients"):
-        theory.smallest_lambda(1.0, 0.0, 6)
+        theorem.smallest_lambda(1.0, 0.0, 6)
     for L_minus in (0.0, 1.0):
-        lam = theory.smallest_lambda(1.0, L_minus, 16)
-        assert theory.printed(1.0, L_minus, lam, 16) >= 0 > theory.printed(1.0, L_minus, lam * 0.97, 16)
+        lam = theorem.smallest_lambda(1.0, L_minus, 16)
+        assert theorem.printed(1.0, L_minus, lam, 16) >= 0 > theorem.printed(1.0, L_minus, lam * 0.97, 16)
         assert 50 < lam < 80
 
 
 @MADE
 def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], Smooth]) -> None:
     problem = make(0, N)
-    lam = theory.smallest_lambda(problem.L, problem.L_minus, N)
+    lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
     method = theory.theorem_method("fedptr", problem, lam, 16)
     local = Local(lr=1 / (lam + problem.L), momentum=0.0, batch=10**6, epochs=theory.STEPS)
     runs = list(federate(method, problem.task, problem.clients, rounds=Rounds(rounds=13), local=local))
@@ -107,16 +107,16 @@ def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], Smoo
 
 
 @pytest.fixture(scope="module")
-def results() -> list[theory.Result]:
+def results() -> list[theorem.Result]:
     return theory.check(ROUNDS, 1, N, tell=lambda words: None)
 
 
-def held(results: list[theory.Result], method: str, what: str) -> dict[str, bool]:
+def held(results: list[theorem.Result], method: str, what: str) -> dict[str, bool]:
     return {r.problem.split()[-1]: r.conditions[what].startswith("yes") for r in results if r.method == method}
 
 
 @pytest.mark.parametrize("method", ["fedptr", "fedptr-s"])
-def test_the_theorem_holds_where_its_conditions_do(results: list[theory.Result], method: str) -> None:
+def test_the_theorem_holds_where_its_conditions_do(results: list[theorem.Result], method: str) -> None:
     for what in ("L-smooth", "μ = λ − L₋ > 0", "η ≤ 1/(2λ)", "γ small", "the printed inequality"):
         assert all(held(results, method, what).values()), what
     for problem, answer in held(results, method, "B-dissimilar").items():
@@ -125,11 +125,11 @@ def test_the_theorem_holds_where_its_conditions_do(results: list[theory.Result],
         assert answer or problem == "optima"
 
 
-def test_what_is_measured_is_what_the_engine_did(results: list[theory.Result]) -> None:
+def test_what_is_measured_is_what_the_engine_did(results: list[theorem.Result]) -> None:
     """G of FedAvg, by hand: three steps on each client, the mean, and again."""
     result = next(r for r in results if r.method == "fedavg")
     problem = agreeing(0, N)
-    lr = 1 / (theory.smallest_lambda(problem.L, problem.L_minus, N) + problem.L)
+    lr = 1 / (theorem.smallest_lambda(problem.L, problem.L_minus, N) + problem.L)
     w, G = problem.task.init(), []
     for _ in range(theory.M + ROUNDS[-1]):
         G.append(
@@ -145,7 +145,7 @@ def test_what_is_measured_is_what_the_engine_did(results: list[theory.Result]) -
     assert [trace.G for trace in result.traces] == pytest.approx([min(G[theory.M : theory.M + T]) for T in ROUNDS])
 
 
-def test_every_method_makes_progress_in_its_own_way(results: list[theory.Result]) -> None:
+def test_every_method_makes_progress_in_its_own_way(results: list[theorem.Result]) -> None:
     for problem in {r.problem for r in results}:
         ends = {r.method: r.traces[-1].G for r in results if r.problem == problem}
         assert len(set(ends.values())) == len(ends) >= 2
@@ -155,14 +155,14 @@ def test_every_method_makes_progress_in_its_own_way(results: list[theory.Result]
 def test_a_bound_needs_its_conditions() -> None:
     """Less alike clients, a coarser solution or a longer step loosen it until there is none."""
     problem = agreeing(0, N)
-    lam = theory.smallest_lambda(problem.L, problem.L_minus, N)
-    seen = theory.Trace(100, G=1.0, delta=1.0, L=problem.L, B=1.1, sigma=0.1, gamma=1e-3)
-    bound = theory.bound(problem, lam, seen)
+    lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
+    seen = theorem.Trace(100, G=1.0, delta=1.0, L=problem.L, B=1.1, sigma=0.1, gamma=1e-3)
+    bound = theorem.bound(problem, lam, seen)
     assert 2 * lam / 100 < bound < 3 * lam / 100, "2λΔ/T and a little"
     for worse in ({"B": 10.0}, {"gamma": 0.1}, {"sigma": 1.0}, {"delta": 2.0}, {"T": 50}):
-        assert bound < theory.bound(problem, lam, replace(seen, **worse)) < math.inf
+        assert bound < theorem.bound(problem, lam, replace(seen, **worse)) < math.inf
     for none in ({"B": 1e4}, {"gamma": 1.0}, {"T": 4}):
-        assert theory.bound(problem, lam, replace(seen, **none)) == math.inf
+        assert theorem.bound(problem, lam, replace(seen, **none)) == math.inf
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from fedptr.history import jsonable
 from fedptr.report.curves import STYLES
 from fedptr.sealed import write_text
-from fedptr.theory import Result
+from fedptr.theorem import Result
 
 LAST = 3  # the last so many T have a slope of their own: a rate is about large T
 
