@@ -2,8 +2,8 @@
 
 The real methods run through the real engine, on problems from `fedptr.smooth`; the theorem is in `fedptr.theorem`. It
 is about a fixed λ, one projection step (K = 1), everyone taking part and a uniform mean, so FedPTR runs with these.
-FedAvg, and FedPTR as it is usually set, run beside it. The theorem's w^0 is the first model that is projected: warm-up is not
-counted. β is fixed at 1/λ + η, the length of a round's step, so that ∇L̃_i mimics ∇L and not a multiple of it.
+FedAvg, and FedPTR as it is usually set, run beside it. The theorem's w^0 is the first model that is projected: warm-up
+is not counted. β is fixed at 1/λ + η, the length of a round's step, so that ∇L̃_i mimics ∇L and not a multiple of it.
 """
 
 from __future__ import annotations
