@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     theory = commands.add_parser(
         "theory", help="measure FedPTR's rate of convergence, and check its theorem's conditions"
     )
-    theory.add_argument("--rounds", default="25,50,100,200,400,800", metavar="T,T,…", help="default %(default)s")
+    theory.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="default %(default)s")
     theory.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind (default 1)")
     results(theory)
     theory.set_defaults(handler=theory_command)

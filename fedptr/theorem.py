@@ -113,7 +113,7 @@ def conditions(problem: Smooth, lam: float, traces: Sequence[Trace]) -> dict[str
         "∇L̃ within σ_d of ∇L": (last.sigma <= 2 * first.sigma, f"{both('sigma')}; in the end {last.sigma_last:.2g}"),
         "μ = λ − L₋ > 0": (lam > problem.L_minus, f"λ = {lam:.3g}, L₋ = {problem.L_minus:.3g}"),
         "η ≤ 1/(2λ)": (first.T >= 4, f"η = 1/(λ√T) is at most {1 / math.sqrt(first.T):.2g}/λ"),
-        "γ small": (gamma < 0.1, f"observed at most {gamma:.1g}"),
+        "γ small": (gamma < 0.1, f"by construction at most {gamma:.1g}"),
         "the printed inequality": (value >= 0, f"λ times its left side is {lam * value:.2g}; N = {N}"),
         "below the proof's bound": (all(t.G <= t.bound < math.inf for t in traces), f"min ‖∇L‖² is {parts} of it"),
     }

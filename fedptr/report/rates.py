@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -44,28 +45,29 @@ def show(results: Sequence[Result], console: Console) -> None:
     seeds = 1 + max(result.seed for result in results)
     rates = Table(
         title="min ‖∇L(w)‖² after T rounds" + (f", geometric mean of {seeds} seeds" if seeds > 1 else ""),
-        caption="slope of log min ‖∇L‖² against log T; the theorem's bound has −1, and steeper agrees with it",
+        caption="slope: of log against log T. The theorem's bound has −1; steeper agrees with it.",
+        box=SIMPLE_HEAD,
     )
-    for heading in ("problem", "method", *(f"T = {t}" for t in T), "slope", f"last {LAST}"):
-        rates.add_column(heading, justify="left" if heading in ("problem", "method") else "right")
+    rates.add_column("T =")
+    for heading in (*map(str, T), "slope", f"last {LAST}"):
+        rates.add_column(heading, justify="right", no_wrap=True)
     for problem, methods in by_problem(results):
+        rates.add_row(problem, style="bold")
         for name, runs in methods:
             G = [typical([run.traces[k].G for run in runs]) for k in range(len(T))]
             slopes = [f"{fmean(run.slope(last) for run in runs):.2f}" for last in (0, LAST)]
-            rates.add_row(problem if name == methods[0][0] else "", name, *(f"{g:.1e}" for g in G), *slopes)
+            rates.add_row(f"  {name}", *(f"{g:.1e}" for g in G), *slopes)
         rates.add_section()
     console.print(rates)
-    held = Table(
-        "problem", "method", "condition", "held", "by what", title="The theorem's conditions, on the way (seed 0)"
-    )
     for result in results:
-        if result.seed == 0:
-            for number, (what, words) in enumerate(result.conditions.items()):
+        if result.seed == 0 and result.conditions:
+            held = Table(
+                "condition", "held", "by what", title=f"The theorem's conditions: {result.method} on {result.problem}"
+            )
+            for what, words in result.conditions.items():
                 answer, _, why = words.partition(": ")
-                names = (result.problem, result.method) if number == 0 else ("", "")
-                held.add_row(*names, what, answer, why, style="bold" if answer == "no" else "")
-            held.add_section()
-    console.print(held)
+                held.add_row(what, answer, why, style="bold" if answer == "no" else "")
+            console.print(held)
 
 
 def write(results: Sequence[Result], out: Path) -> None:
