@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -70,11 +72,10 @@ def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
     method = all_methods()[name]
     assert method.cite in text
     assert "w ← w − η_l" in text
-    assert all(f"<code>{setting}</code>" in text for setting in method.__dataclass_fields__)
-    assert "class" in text
+    assert all(f"<code>{setting}</code>" in text for setting in (f.name for f in fields(method)))
     assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
     if name in ("scaffold", "fedptr"):
-        assert text.count("<li>") > text.count('<li class="md-nav__item">') + 3, "the numbered details are a list"
+        assert text.count("<li>") >= 4, "the numbered details are a list"
 
 
 def test_what_was_not_measured_is_marked(site: Path) -> None:
@@ -86,7 +87,7 @@ def test_what_was_not_measured_is_marked(site: Path) -> None:
 # The code on its pages
 
 
-def test_a_method_in_fifteen_lines(tmp_path: Path) -> None:
+def test_a_method_in_fifteen_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's file, put where methods are: it is listed and described, and with μ = 0 it is FedAvg, bit for bit."""
     code, _ = blocks("add-method.md")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
@@ -102,9 +103,8 @@ assert main(["run", "--method", "fedfade", "--set", "method.fade=2"]) == 2
     assert done.returncode == 0, done.stderr
     assert "factor on it per round" in done.stdout
     assert done.stderr == "fedptr: method.fade must be at most 1, not 2\n"
-    space: dict[str, type[FedAvg]] = {}
-    exec(compile(code, "fedfade.py", "exec", dont_inherit=True), {"__name__": __name__}, space)
-    world, fade = World(), space["FedFade"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world, fade = World(), importlib.import_module("fedfade").FedFade
     ends = [world.weights(method)[-1] for method in (FedAvg(), fade(mu=0.0), fade(mu=1.0), fade(mu=1.0, fade=0.5))]
     assert torch.equal(ends[0], ends[1])
     assert not any(torch.equal(ends[0], end) for end in ends[2:])

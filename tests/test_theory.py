@@ -183,7 +183,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     for line in lines:
         G = [trace["G"] for trace in line["traces"]]
         assert line["slope"] == pytest.approx(math.log(G[1] / G[0]) / math.log(2))
-    assert Image.open(tmp_path / "runs/theory/theory.png").width > 1000
+    with Image.open(tmp_path / "runs/theory/theory.png") as image:
+        assert image.width > 1000
     assert cli.main(["theory", "--rounds", "8,4", "--out", "runs/theory"]) == 2, "it is not empty"
 
 
