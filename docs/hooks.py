@@ -60,7 +60,7 @@ def page(method: type[FedAvg]) -> str:
     parts = [
         f"# {method.name}",
         f"{sentence(method.idea)}",
-        f"```text\nw ← w − η_l · (∇L_i(w) + pull)        pull = {pull}\n```",
+        f"```text\nw ← w − η_l · (∇L_i(w) + pull)\npull = {pull}\n```",
         "| " + " | ".join(method.cost) + " |",
         "|" + "---|" * len(method.cost),
         "| " + " | ".join(method.cost.values()) + " |",
