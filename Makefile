@@ -5,7 +5,7 @@ PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data soak oracle bench clean
+.PHONY: demo test lint data soak oracle docs bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
@@ -29,6 +29,10 @@ soak: $(VENV)/.test
 oracle: $(VENV)/.core
 	$(BIN)/python benchmarks/oracle.py
 
+# The documentation, into site/. `make test` builds it too.
+docs: $(VENV)/.test
+	$(BIN)/mkdocs build --strict
+
 # Speed and memory against references; `make bench ARGS="--only matching"`. The libraries we are compared with have an
 # environment of their own; where they cannot be installed, their rows of the table say so.
 bench: $(VENV)/.core $(PEERS)/.made
@@ -50,4 +54,4 @@ $(PEERS)/.made: benchmarks/peers.txt constraints.txt
 	-$(PEERS)/bin/pip --disable-pip-version-check install -q -c constraints.txt -r benchmarks/peers.txt && touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(PEERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -63,11 +63,13 @@ def parser() -> argparse.ArgumentParser:
     run = add(commands, "run", "train one method", OPTIONS, RUN_OPTIONS)
     run.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
     results(run)
+    tracked(run)
 
     compare = add(commands, "compare", "train several methods under the same conditions", OPTIONS, RUN_OPTIONS)
     compare.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
     compare.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (default 1)")
     results(compare)
+    tracked(compare)
 
     resuming = commands.add_parser("resume", help="go on with a run or a comparison that was stopped")
     resuming.add_argument("dir", metavar="DIR", help="its folder")
@@ -90,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: cores, or 1)")
     sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")
     sub.set_defaults(handler=reproduce_command)
+
+    theory = commands.add_parser(
+        "theory", help="measure FedPTR's rate of convergence, and check its theorem's conditions"
+    )
+    theory.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="default %(default)s")
+    theory.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind (default 1)")
+    results(theory)
+    theory.set_defaults(handler=theory_command)
 
     listing = commands.add_parser("methods", help="list the methods, or describe one")
     listing.add_argument("name", nargs="?", metavar="NAME")
@@ -119,6 +129,12 @@ def add(
 def results(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--out", metavar="DIR", help="folder for the results (default: a new one in runs/)")
     sub.add_argument("--force", action="store_true", help="replace an existing folder of results")
+
+
+def tracked(sub: argparse.ArgumentParser) -> None:
+    for name, words in (("tensorboard", "TensorBoard"), ("mlflow", "MLflow")):
+        how = f"write every round's numbers for {words} too (pip install 'fedptr[{name}]')"
+        sub.add_argument(f"--{name}", dest="trackers", action="append_const", const=name, default=[], help=how)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -180,6 +196,12 @@ def partition_command(args: argparse.Namespace) -> int:
     from fedptr.commands import partition
 
     return partition(args)
+
+
+def theory_command(args: argparse.Namespace) -> int:
+    from fedptr.commands import theory
+
+    return theory(args)
 
 
 def methods_command(args: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from fedptr import methods as registry
 from fedptr import plan as planning
+from fedptr import trackers
 from fedptr.data.progress import notice
 from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
@@ -55,8 +56,10 @@ def run(args: argparse.Namespace) -> int:
     from fedptr.report.progress import progress
 
     plan = planning.check(tables_from(args))
+    trackers.check(args.trackers)
     experiment = prepare(plan)
     out = claim(Path(args.out) if args.out else fresh_name(stem(plan, plan.method.name)), args.force)
+    trackers.mark(out, args.trackers)
     hint(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
         summary, _ = execute(plan, experiment, out, show)
@@ -102,9 +105,11 @@ def compare(args: argparse.Namespace) -> int:
     tables = tables_from(args)
     plans = comparing.plans(tables, names, args.seeds)
     first = plans[names[0]][0]
+    trackers.check(args.trackers)
     experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
     out = claim(Path(args.out) if args.out else fresh_name(stem(first, "compare")), args.force)
     hint(first, experiment)
+    trackers.mark(out, args.trackers)
     comparing.write_order(tables, names, args.seeds, out)
     return tell_comparison(plans, out)
 
@@ -154,6 +159,21 @@ def partition(args: argparse.Namespace) -> int:
         counts = split.counts(dataset.train_y, len(dataset.classes))
         png, _ = plot(counts, dataset.classes, f"{dataset.name}, {split.origin}", path.with_suffix(""))
         print(f"split: {path} (use it with --split)\nplot: {png}")
+    return 0
+
+
+def theory(args: argparse.Namespace) -> int:
+    from fedptr import theory as checking
+    from fedptr.report import rates
+
+    rounds = checking.parse_rounds(args.rounds)
+    if args.seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {args.seeds}")
+    out = claim(Path(args.out) if args.out else fresh_name("theory"), args.force)
+    results = checking.check(rounds, args.seeds, tell=notice)
+    rates.write(results, out)
+    rates.show(results, Console(highlight=False))
+    print(f"plot: {out / 'theory.png'}\nresults: {out}")
     return 0
 
 

@@ -11,10 +11,22 @@ from fedptr import lock
 from fedptr.errors import UserError
 
 CHECKPOINTS = "checkpoint"
-RUN_FILES = ("plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors", lock.NAME)
+WHOLE = {CHECKPOINTS, "tensorboard", "mlflow"}  # folders in which everything is ours
+RUN_FILES = (
+    "plan.toml",
+    "split.json",
+    "rounds.jsonl",
+    "summary.json",
+    "weights.safetensors",
+    "mlflow_run.txt",
+    lock.NAME,
+)
 COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg")
+THEORY_FILES = ("theory.json", "theory.png")
 # A file of ours, one that was put aside, or one that a kill left half-written.
-OURS = re.compile(rf"(\.?)({'|'.join(map(re.escape, (*RUN_FILES, *COMPARISON_FILES)))})(\.damaged|\.\d+\.tmp)?")
+OURS = re.compile(
+    rf"(\.?)({'|'.join(map(re.escape, (*RUN_FILES, *COMPARISON_FILES, *THEORY_FILES)))})(\.damaged|\.\d+\.tmp)?"
+)
 
 
 def claim(out: Path, force: bool) -> Path:
@@ -39,10 +51,10 @@ def not_ours(folder: Path) -> Path | None:
     inside = list(folder.rglob("*"))
     for path in inside:
         if path.is_symlink() or not (
-            path.is_dir() or CHECKPOINTS in path.relative_to(folder).parts[:-1] or OURS.fullmatch(path.name)
+            path.is_dir() or WHOLE & set(path.relative_to(folder).parts[:-1]) or OURS.fullmatch(path.name)
         ):
             return path
-    return None if any(path.name in ("rounds.jsonl", lock.NAME) for path in inside) else folder
+    return None if any(path.name in ("rounds.jsonl", lock.NAME, *THEORY_FILES) for path in inside) else folder
 
 
 def fresh_name(stem: str) -> Path:

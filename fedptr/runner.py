@@ -7,6 +7,7 @@ checkpoint/          the last two checkpoints; one when the run is finished; whi
                      memory has no room for
 summary.json         the result, its cost, and what it was made with
 weights.safetensors  the final global model, by parameter name
+tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from fedptr import memory
+from fedptr import memory, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
@@ -90,10 +91,11 @@ def go(
     summaries.reset_peak_memory()
     run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
     e, p = experiment, plan
-    with contextlib.closing(history), stoppable() as stop:
+    with contextlib.closing(history), trackers.follow(out, history.records) as track, stoppable() as stop:
         for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start, shelf):
             history.append(run.record)
             show(run.record)
+            track(run.record)
             if every and (run.round % every == 0 or run.round == total or stop.number):
                 store.save(run, {**same, **history.header(), "torch": torch.__version__})
             if stop.number and run.round < total:

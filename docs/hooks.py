@@ -1,0 +1,149 @@
+"""For MkDocs: a page per method, made from its code, so that it cannot be out of date.
+
+The rule comes from the README's table of methods, the numbered details from the module docstrings, the settings and the
+cost from the class. `results/METHOD.md` and `results/choose.md` are put in where they exist.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import textwrap
+import typing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from fedptr.methods import all_methods
+from fedptr.methods.fedavg import FedAvg
+from fedptr.settings import describe
+
+ROOT = Path(__file__).parent.parent
+OPTIONAL = {"report.md": "The report"}
+NOT_YET = """!!! note "Not filled in yet"
+    This place is for measured results. It is filled from `results/{name}` when that file is there; until then
+    nothing is claimed here.
+"""
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Puts the methods, and pages that may be there, into the navigation."""
+    for entry in config.nav or []:
+        if "Methods" in entry:
+            entry["Methods"] = [{name: f"methods/{name}.md"} for name in all_methods()]
+        if "In depth" in entry:
+            entry["In depth"] += [{title: name} for name, title in OPTIONAL.items() if (ROOT / "docs" / name).exists()]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    for name, method in all_methods().items():
+        files.append(File.generated(config, f"methods/{name}.md", content=page(method)))
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "benchmarks.md", content=results))
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    markdown = markdown.replace("../benchmarks/RESULTS.md", "benchmarks.md")
+    markdown = markdown.replace("<!-- costs -->", costs()).replace("<!-- pulls -->", pulls())
+    return re.sub(r"<!-- results/(\S+) -->", lambda found: results(found[1]), markdown)
+
+
+def page(method: type[FedAvg]) -> str:
+    """A method: its rule, cost, details, settings, and all of its code."""
+    pull = rules().get(method.name, "see its code").replace("–", "0")
+    source = Path(inspect.getfile(method)).relative_to(ROOT)
+    parts = [
+        f"# {method.name}",
+        f"{sentence(method.idea)}",
+        f"```text\nw ← w − η_l · (∇L_i(w) + pull)\npull = {pull}\n```",
+        "| " + " | ".join(method.cost) + " |",
+        "|" + "---|" * len(method.cost),
+        "| " + " | ".join(method.cost.values()) + " |",
+        "\nDown and up: sent per client and round. Keeps: between rounds. All in model sizes.\n",
+        f"**Cite:** {method.cite}",
+        "## How it is done here",
+        *(prose(module) for module in modules(method)),
+        "Each deviation from a paper is one of these details or one of these settings.",
+        "## Settings",
+        f"`fedptr run --method {method.name} --set method.NAME=VALUE`, or `[method]` in a plan.\n",
+        settings(method),
+        "## Results",
+        f"<!-- results/{method.name}.md -->",
+        "## All of its code",
+        f'??? abstract "{source}"\n\n    ```python\n{textwrap.indent(inspect.getsource(method), "    ")}    ```',
+    ]
+    return "\n".join(part if part.startswith("|") else f"\n{part}\n" for part in parts)
+
+
+def sentence(text: str) -> str:
+    """`idea` as a sentence, without the formula at its end, which is shown apart."""
+    words, _, rest = text.partition(": ")
+    words = words if re.search("[−(]", rest) else text
+    return words[0].upper() + words[1:] + "."
+
+
+def rules() -> dict[str, str]:
+    """method -> pull, as in the README's table."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", readme, re.MULTILINE)
+    same = dict(rows).get("fedptr", "")
+    return {name: pull.strip().replace("the same", same.strip()) for name, pull in rows}
+
+
+def modules(method: type[FedAvg]) -> list[Any]:
+    """The method's module, and those of its parts other than FedAvg."""
+    found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, object)]
+    if any("trajectory" in str(module) for module in found):
+        import fedptr.matching
+
+        found.append(fedptr.matching)
+    return list(dict.fromkeys(found))
+
+
+def prose(module: Any) -> str:
+    """A module's docstring as Markdown: its symbol tables are code blocks, its numbered details a list."""
+    blocks, own = [], module.__name__.startswith("fedptr.methods.")
+    for block in re.split(r"\n\s*\n", inspect.getdoc(module) or ""):
+        if re.match(r" {4}", block):
+            blocks.append(f"```text\n{textwrap.dedent(block)}\n```")
+        elif not block.startswith(">>>"):
+            blocks.append(
+                re.sub(r"^(.*:)\n(?=1\. )", r"\1\n\n", re.sub(r"^   (?=\S)", "    ", block, flags=re.MULTILINE))
+            )
+    return ("" if own else f"### {module.__name__}\n\n") + "\n\n".join(blocks)
+
+
+def settings(method: type[FedAvg]) -> str:
+    hints = typing.get_type_hints(method)
+    lines = ["| setting | default | meaning | takes |", "|---|---|---|---|"]
+    for f in fields(method):
+        takes = describe(hints[f.name], f.metadata["bounds"])
+        lines.append(f"| `{f.name}` | `{json.dumps(f.default)}` | {f.metadata['doc']} | {takes} |")
+    return "\n".join(lines)
+
+
+def costs() -> str:
+    """What each method costs, as it says itself."""
+    keys = list(FedAvg.cost)
+    lines = [f"| method | {' | '.join(keys)} |", "|---" * (1 + len(keys)) + "|"]
+    for name, method in all_methods().items():
+        lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(method.cost[key] for key in keys)} |")
+    return "\n".join(lines)
+
+
+def pulls() -> str:
+    """The one line in which each method differs."""
+    lines = ["| method | idea | added to ∇L_i(w) |", "|---|---|---|"]
+    for name, method in all_methods().items():
+        lines.append(f"| [{name}](methods/{name}.md) | {sentence(method.idea)} | {rules().get(name, '–')} |")
+    return "\n".join(lines)
+
+
+def results(name: str) -> str:
+    path = ROOT / "results" / name
+    return path.read_text(encoding="utf-8") if path.exists() else NOT_YET.format(name=name)

@@ -1,0 +1,131 @@
+"""The documentation: it builds without a warning, loads nothing from a network, and its code does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import World
+
+from fedptr.cli import parser
+from fedptr.commands import tables_from
+from fedptr.methods import FedAvg, all_methods
+from fedptr.plan import check
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+# The built site
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="fedptr[docs] is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Loads(HTMLParser):
+    """What a page loads by itself; links that are only followed do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        passive = tag == "a" or (tag == "link" and given.get("rel") in ("canonical", "next", "prev"))
+        if not passive:
+            self.found += [given[name] for name in ("src", "href", "data", "poster") if name in given]
+
+
+def test_nothing_is_loaded_from_a_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 10
+    for page in pages:
+        loads = Loads()
+        loads.feed(page.read_text(encoding="utf-8"))
+        assert len(loads.found) > 3
+        assert not [place for place in loads.found if re.match(r"(https?:)?//", place)], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+@pytest.mark.parametrize("name", all_methods())
+def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
+    text = (site / "methods" / f"{name}.html").read_text(encoding="utf-8")
+    method = all_methods()[name]
+    assert method.cite in text
+    assert "w ← w − η_l" in text
+    assert all(f"<code>{setting}</code>" in text for setting in (f.name for f in fields(method)))
+    assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
+    if name in ("scaffold", "fedptr"):
+        assert text.count("<li>") >= 4, "the numbered details are a list"
+
+
+def test_what_was_not_measured_is_marked(site: Path) -> None:
+    for page, source in (("choose", "choose"), ("methods/fedptr", "fedptr")):
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert (ROOT / "results" / f"{source}.md").exists() != ("Not filled in yet" in text)
+
+
+# The code on its pages
+
+
+def test_a_method_in_fifteen_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's file, put where methods are: it is listed and described, and with μ = 0 it is FedAvg, bit for bit."""
+    code, _ = blocks("add-method.md")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    (tmp_path / "fedfade.py").write_text(code, encoding="utf-8")
+    script = f"""
+from fedptr import methods
+methods.__path__.append({str(tmp_path)!r})
+from fedptr.cli import main
+assert main(["methods", "fedfade"]) == 0
+assert main(["run", "--method", "fedfade", "--set", "method.fade=2"]) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "factor on it per round" in done.stdout
+    assert done.stderr == "fedptr: method.fade must be at most 1, not 2\n"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world, fade = World(), importlib.import_module("fedfade").FedFade
+    ends = [world.weights(method)[-1] for method in (FedAvg(), fade(mu=0.0), fade(mu=1.0), fade(mu=1.0, fade=0.5))]
+    assert torch.equal(ends[0], ends[1])
+    assert not any(torch.equal(ends[0], end) for end in ends[2:])
+    assert not torch.equal(ends[2], ends[3])
+
+
+def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text("import torch\ntorch.set_num_threads(1)\n" + "\n".join(blocks("add-method.md")))
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    accuracy = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(accuracy) == 20
+    assert accuracy[-1] > 0.8
+
+
+@pytest.mark.parametrize("page", ["index.md", "own.md"])
+def test_its_commands_are_understood(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        args = parser().parse_args(command.split())
+        if args.command in ("run", "compare"):
+            check(tables_from(args))
