@@ -11,10 +11,13 @@ from fedptr import lock
 from fedptr.errors import UserError
 
 CHECKPOINTS = "checkpoint"
+PICTURES = r"round\d{4,}\.png"  # in auxiliary/
 RUN_FILES = ("plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors", lock.NAME)
-COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg")
+COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg", "report.html")
 # A file of ours, one that was put aside, or one that a kill left half-written.
-OURS = re.compile(rf"(\.?)({'|'.join(map(re.escape, (*RUN_FILES, *COMPARISON_FILES)))})(\.damaged|\.\d+\.tmp)?")
+OURS = re.compile(
+    rf"(\.?)({'|'.join([*map(re.escape, (*RUN_FILES, *COMPARISON_FILES)), PICTURES])})(\.damaged|\.\d+\.tmp)?"
+)
 
 
 def claim(out: Path, force: bool) -> Path:
