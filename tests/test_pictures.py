@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 from fedptr import checkpoint, cli, pictures
 from fedptr.data.dataset import Dataset
 from fedptr.federation import Run
+from fedptr.plan import OutputPlan, Plan
 from fedptr.states import States
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
@@ -98,6 +100,14 @@ def test_pictures_change_no_result_and_can_be_turned_off(tmp_path: Path) -> None
     assert not (outs[1] / "auxiliary").exists()
     assert len({(out / "weights.safetensors").read_bytes() for out in outs}) == 1
     assert cli.main([*argv, "--out", str(outs[0]), "--force"]) == 0, "a folder with pictures is still one of ours"
+
+
+def test_what_is_output_does_not_decide_a_run() -> None:
+    """So that it may be changed before a resume, and runs of before there were pictures can be gone on with."""
+    plan, other = Plan(), Plan(output=OutputPlan(pictures=3))
+    assert plan.toml() != other.toml()
+    assert plan.decisive() == other.decisive()
+    assert set(tomllib.loads(plan.toml())) - set(tomllib.loads(plan.decisive())) == {"output"}
 
 
 def test_methods_without_auxiliary_images_leave_no_folder(tmp_path: Path) -> None:
