@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import mutate
 from made import made_run
 
 from fedptr import cli
@@ -48,9 +50,9 @@ def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:
     runs, problems = find([compared])
     (one,) = group(runs)
     assert not problems
-    assert {series.label: len(series.runs) for series in one.series} == {
-        "fedptr H=5": 1, "fedptr H=20": 1, "fedavg": 3, "scaffold": 3,
-    }  # fmt: skip
+    assert [(series.label, len(series.runs)) for series in one.series] == [
+        ("fedavg", 3), ("scaffold", 3), ("fedptr H=5", 1), ("fedptr H=20", 1),
+    ]  # fmt: skip
     assert one.title == "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds"
 
 
@@ -202,6 +204,22 @@ def test_the_view_of_fedptr(compared: Path) -> None:
     assert found["layers"][0] == "features.0.weight"
     assert found["distances"][0][7] == pytest.approx(0.2 * (1 + 1 / 8), rel=1e-3)
     assert view.view(load(compared / "fedavg" / "seed0"), None) is None
+
+
+def test_fuzzed_runs_are_shown_or_left_out(tmp_path: Path) -> None:
+    """Unfinished, so that no checksum vouches for the lines."""
+    made_run(tmp_path / "good", tables())
+    made_run(tmp_path / "bad", tables("fedptr", rounds=6), finished=False)
+    path, rng = tmp_path / "bad" / "rounds.jsonl", random.Random(0)
+    whole = path.read_bytes()
+    numbers = [match.span() for match in re.finditer(rb"(?<=: )[\d.e-]+", whole)]
+    odd = [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b"true", b"null", b'"x"', b"[]", b"{}", b"-1"]
+    for k in range(120):
+        first, last = rng.choice(numbers)
+        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else mutate(whole, rng))
+        runs, problems = find([tmp_path])
+        assert len(runs) + len(problems) == 2
+        data_of(page(runs, problems))
 
 
 def test_long_runs_are_thinned() -> None:

@@ -19,6 +19,7 @@ from fedptr.plan import Plan
 from fedptr.sealed import DamagedError
 
 PLAN = "plan.toml"
+LARGEST = 1e100  # what is larger was never measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,15 +96,20 @@ def so_far(path: Path) -> list[Record]:
         raise DamagedError(f"{path.name} is not JSON, a line a round") from None
 
 
+def sound(value: Any) -> bool:
+    """A number that can be computed with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
 def check(records: Sequence[Any]) -> None:
     """What everything here counts on; the rest may be missing."""
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict) or record.get("round") != number:
             raise DamagedError(f"line {number} of {ROUNDS} is not of round {number}")
         seconds = record.get("seconds")
-        if not isinstance(seconds, dict) or not all(isinstance(value, (int, float)) for value in seconds.values()):
+        if not isinstance(seconds, dict) or "total" not in seconds or not all(map(sound, seconds.values())):
             raise DamagedError(f"line {number} of {ROUNDS} has no sound seconds")
-        if not all(isinstance(record.get(name), int) for name in ("bytes_up", "bytes_down")):
+        if not all(sound(record.get(name)) for name in ("bytes_up", "bytes_down")):
             raise DamagedError(f"line {number} of {ROUNDS} has no sound bytes")
         if not isinstance(record.get("clients"), list):
             raise DamagedError(f"line {number} of {ROUNDS} has no sound clients")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedptr.compare import describe
 from fedptr.plan import Plan
+from fedptr.report.curves import STYLES
 from fedptr.report.page.find import Found
 
 # What changes neither a result nor its cost, and the seeds, over which means are taken.
@@ -74,7 +76,16 @@ def series_of(members: Sequence[Found], named: dict[str, set[str]]) -> list[Seri
         series = found.setdefault((key, apart), Series(label, method, key, [], []))
         known = {other.seeds for other in series.runs}
         (series.repeats if run.seeds in known else series.runs).append(run)
-    return list(found.values())
+    return sorted(found.values(), key=order)
+
+
+def order(series: Series) -> tuple[bool, int, list[Any]]:
+    """As in the tables of papers; methods nobody knows here come last, and after all what is not finished."""
+    known = list(STYLES)
+    place = known.index(series.method) if series.method in known else len(known)
+    # H=5 before H=20
+    natural = [(part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", series.label)]
+    return series.unfinished, place, natural
 
 
 def method_differences(runs: Iterable[Found]) -> dict[str, set[str]]:

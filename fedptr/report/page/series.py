@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedptr.history import Record
-from fedptr.report.page.find import Found
+from fedptr.report.page.find import Found, sound
 from fedptr.summary import LAST
 
 POINTS = 250  # a curve has at most so many
@@ -35,7 +35,7 @@ def interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
 
 def number(value: Any) -> float:
     """A recorded number; not a number where there is none."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    return float(value) if sound(value) else math.nan
 
 
 def evaluated(run: Found) -> list[Record]:

@@ -84,7 +84,7 @@ def embedded(path: Path) -> dict[str, Any] | None:
                 packed = io.BytesIO()
                 image.convert("RGB").save(packed, "WEBP", quality=85)
                 content, kind = packed.getvalue(), "webp"
-    except (OSError, ValueError, SyntaxError):  # Pillow's words for a damaged file
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # Pillow's words for a damaged file
         return None
     source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     return {"src": source, "owner": owner, "width": size[0], "height": size[1]}

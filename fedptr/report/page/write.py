@@ -40,13 +40,14 @@ def page(runs: Sequence[Found], problems: Sequence[str]) -> str:
         f'<script type="application/json" id="data">{embedded(data)}</script>',
         *(script(scripts[name]) for name in ("plotly", "charts", "page")),
     ])  # fmt: skip
-    return (
+    text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts.values())}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>fedptr report</title><style>{asset('page.css')}</style>{script(scripts['theme'])}</head>\n"
         f"<body>{body}</body></html>\n"
     )
+    return text.encode("utf-8", "replace").decode("utf-8")  # a path may hold bytes that are no text
 
 
 def asset(name: str) -> str:
@@ -112,7 +113,8 @@ def views(one: Group) -> list[dict[str, Any]]:
 
 def layer_names(one: Group) -> dict[str, list[str]]:
     """By model; only a finished run knows them, and serves those that are not."""
-    return {model_of(run): run.summary["layers"] for run in one.runs if run.summary and "layers" in run.summary}
+    known = {model_of(run): run.summary.get("layers") for run in one.runs if run.summary}
+    return {model: names for model, names in known.items() if isinstance(names, list)}
 
 
 def model_of(run: Found) -> str:
