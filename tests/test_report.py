@@ -124,10 +124,10 @@ def test_unfinished_runs_are_shown_as_far_as_they_got(compared: Path, tmp_path: 
     text = page(runs, problems)
     (one,) = data_of(text)
     found = {each["label"]: each for each in one["series"]}
-    half = found["fedavg, seed 5 (unfinished, 3 of 8 rounds)"]
+    half = found["fedavg, seed 5 (unfinished, 3/8 rounds)"]
     assert half["curves"]["rounds"] == [1, 2, 3]
     assert found["fedavg"]["final"]["seeds"] == 3, "the mean is over finished runs"
-    assert "feddc, seed 0 (unfinished, 0 of 8 rounds)" in text
+    assert "feddc, seed 0 (unfinished, 0/8 rounds)" in text
     assert not any(label.startswith("feddc") for label in found), "there is nothing to draw of it"
 
 

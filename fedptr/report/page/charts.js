@@ -9,6 +9,7 @@ const PHASES = { training: "#56b4e9", matching: "#d55e00", projection: "#e69f00"
   evaluation: "#cc79a7", other: "#999999" };
 const MORE = ["#0072b2", "#f0e442", "#882255"]; // phases nobody thought of
 const LAYERS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+const DIM = [[0, "#2f4f86"], [0.5, "#8d8a78"], [1, "#ffe945"]]; // like Cividis, but few is not black on black
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 function fade(colour, part) {
@@ -86,8 +87,9 @@ const figures = {
   },
 
   phases(group, state, look) {
-    const series = shown(group, state), names = [...new Set(series.flatMap((one) => Object.keys(one.phases)))];
-    const y = series.map((_, i) => i), labels = series.map((one) => literal(short(one.label, look.narrow ? 16 : 26)));
+    const series = shown(group, state), found = new Set(series.flatMap((one) => Object.keys(one.phases)));
+    const names = [...new Set([...Object.keys(PHASES), ...found])].filter((name) => found.has(name));
+    const y = series.map((_, i) => i), labels = series.map((one) => literal(short(one.label, look.narrow ? 16 : 34)));
     const data = names.map((name, k) => ({
       y, x: series.map((one) => one.phases[name] || 0), name: literal(name), type: "bar", orientation: "h",
       marker: { color: PHASES[name] || MORE[k % MORE.length] }, customdata: series.map((one) => literal(one.label)),
@@ -103,8 +105,8 @@ const figures = {
   split(group, state, look) {
     const split = group.splits[state.split], most = Math.max(10, ...split.counts.flat());
     const ticks = [1, 10, 100, 1000, 10000, 100000].filter((n) => n <= most);
-    const wide = look.width / split.classes.length;
-    const text = split.counts.length <= 25 && wide > 8 + 7 * String(most).length;
+    const wide = (look.width - 130) / split.classes.length;
+    const text = split.counts.length <= 25 && wide > 6 + 6.5 * String(most).length;
     const few = split.counts.length < split.clients ? ` (the first ${split.counts.length} of ${split.clients})` : "";
     return {
       title: "Samples by client and class", rows: Math.max(8, Math.min(30, split.counts.length)),
@@ -115,7 +117,7 @@ const figures = {
         zmax: Math.log10(most), customdata: split.counts, xgap: 1, ygap: 1, hoverongaps: false,
         text: text ? split.counts.map((row) => row.map((n) => (n ? String(n) : ""))) : undefined,
         texttemplate: text ? "%{text}" : undefined, textfont: { size: 11 },
-        colorscale: look.theme === "dark" ? "Cividis" : "YlGnBu", reversescale: look.theme !== "dark",
+        colorscale: look.theme === "dark" ? DIM : "YlGnBu", reversescale: look.theme !== "dark",
         colorbar: { title: { text: "samples", side: "right" }, tickvals: ticks.map(Math.log10), thickness: 12,
           ticktext: ticks.map((n) => n.toLocaleString("en")), outlinewidth: 0 },
         hovertemplate: "client %{y}, class %{x}<br>%{customdata} samples<extra></extra>",
@@ -140,13 +142,15 @@ const figures = {
 
   distances(group, state) {
     const view = group.views[state.run];
+    const [low, high] = range((view.distances || []).map((row) => row.filter((value) => value)));
     const data = (view.layers || []).map((name, j) => trace(view.rounds,
       view.distances[j].map((value) => value || null), name, LAYERS[j % LAYERS.length],
       DASHES[Math.floor(j / LAYERS.length) % DASHES.length]));
     return {
-      title: "Distance to the projection", data, words: "Of every layer after local training; mean over clients.",
+      title: "Distance to the projection", data, words: "Of every layer after local training; mean over clients. A distance of zero has no place on this axis.",
       layout: { showlegend: true, xaxis: { title: "communication round" },
-        yaxis: { title: "‖w_j − w̃_j‖", type: "log", exponentformat: "power", dtick: 1 } },
+        yaxis: { title: "‖w<sub>j</sub> − w̃<sub>j</sub>‖", type: "log", exponentformat: "power",
+          dtick: high / low > 15 ? 1 : undefined } },
     };
   },
 };
@@ -182,21 +186,30 @@ function complete(figure, group, look) {
   const { layout } = figure, legend = layout.showlegend || (look.saved && figure.data.length > 0);
   const axis = (one) => ({ automargin: true, gridcolor: look.grid, linecolor: look.line, zerolinecolor: look.grid,
     ...one, title: { text: one.title, standoff: 10, font: { size: 13 } } });
+  const names = figure.data.filter((one) => one.name && one.showlegend !== false).map((one) => one.name);
+  const below = legend ? 20 * legendRows(names, look.width - 70) : 0;
   const lines = look.saved ? wrap(group.title, look.width / 6.5) : [];
   const subtitle = lines.map((text) => `<br><span style="font-size:12px">${literal(text)}</span>`).join("");
   return {
     data: figure.data,
     layout: {
       ...layout, xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis), showlegend: Boolean(legend),
-      title: { text: `<b>${figure.title}</b>${subtitle}`, x: 0, xref: "container", xanchor: "left", pad: { l: 8 },
-        y: 1, yref: "container", yanchor: "top", yshift: 0, font: { size: 15 }, automargin: false },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: -0.22, yanchor: "top", font: { size: 12 } },
+      title: { text: `<b>${figure.title}</b>${subtitle}`, x: 0, xref: "container", xanchor: "left", pad: { t: 8 },
+        y: 1, yref: "container", yanchor: "top", font: { size: 15 } },
+      legend: { orientation: "h", x: 0, xanchor: "left", y: -58 / (look.height - 102 - 18 * lines.length),
+        yanchor: "top", font: { size: 12 }, traceorder: "normal" },
       font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 12, color: look.ink },
-      margin: { l: 56, r: 14, t: 36 + 18 * lines.length, b: 48 }, width: look.width, height: look.height,
+      margin: { l: 56, r: 14, t: 44 + 18 * lines.length, b: 48 }, width: look.width, height: look.height + below,
       paper_bgcolor: look.paper, plot_bgcolor: look.paper, hovermode: "closest", dragmode: look.touch ? false : "zoom",
       hoverlabel: { bgcolor: look.raised, bordercolor: look.line, font: { color: look.ink }, align: "left" },
     },
   };
+}
+
+// Plotly gives all entries the width of the longest.
+function legendRows(names, width) {
+  const widest = 50 + 7 * Math.max(0, ...names.map((name) => name.length));
+  return Math.ceil(names.length / Math.max(1, Math.floor(width / widest)));
 }
 
 function wrap(text, most) {

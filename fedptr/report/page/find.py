@@ -41,7 +41,7 @@ class Found:
     def state(self) -> str:
         if self.summary is not None:
             return "finished"
-        return f"unfinished, {len(self.records)} of {self.plan.run.rounds} rounds"
+        return f"unfinished, {len(self.records)}/{self.plan.run.rounds} rounds"
 
 
 def find(folders: Sequence[Path]) -> tuple[list[Found], list[str]]:

@@ -86,14 +86,18 @@ function showSheets(section) {
 function showSheet(section) {
   const view = groups[indexOf(section)].views[states[indexOf(section)].run];
   const place = section.querySelector(".sheets"), sheet = view.sheets[Number(place.querySelector("input").value)];
+  if (!sheet) return;
   const image = place.querySelector("img");
   image.src = sheet.src;
-  image.width = sheet.width;
-  image.height = sheet.height;
+  const scale = Math.min(384, 0.62 * innerWidth) / Math.max(sheet.width, sheet.height);
+  image.style.width = `${sheet.width * scale}px`;
+  image.style.height = `${sheet.height * scale}px`;
   image.alt = `auxiliary images after round ${sheet.round}`;
   place.querySelector("output").textContent = sheet.round;
   place.querySelector(".owner").textContent = sheet.owner ? `of ${sheet.owner}` : "";
 }
+
+const withSheets = () => all(document, "section[data-group]").filter((section) => section.querySelector(".sheets"));
 
 function toggle(section, j, on) {
   states[indexOf(section)].hidden[on ? "delete" : "add"](j);
@@ -144,11 +148,11 @@ addEventListener("resize", () => {
   if (innerWidth === width) return; // a phone's address bar comes and goes
   width = innerWidth;
   clearTimeout(waiting);
-  waiting = setTimeout(() => redraw(document), 120);
+  waiting = setTimeout(() => { redraw(document); withSheets().forEach(showSheet); }, 120);
 });
 
 repaint();
-all(document, "section[data-group]").filter((section) => section.querySelector(".sheets")).forEach(showSheets);
+withSheets().forEach(showSheets);
 const sight = new IntersectionObserver((seen) => {
   for (const { target } of seen.filter((entry) => entry.isIntersecting)) {
     sight.unobserve(target);

@@ -11,7 +11,7 @@ from fedptr.report.page.group import Group
 DARK = {"#333333": "#dddddd", "#882255": "#e38fb1", "#117733": "#7cc48a", "#332288": "#a99bf0"}  # on a dark page
 DASHES = ("solid", "9px,4px", "2px,3px", "9px,3px,2px,3px", "15px,4px", "5px,2px")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x", "star")
-LIGHTER = 0.45  # the last variant of a method is so much nearer to white
+FARTHEST = 0.5  # the last variant of a method is so much nearer to black, or on a dark page to white
 
 
 def styles(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
@@ -24,10 +24,10 @@ def styles(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
     for number, (method, keys) in enumerate(variants.items()):
         colour, dashes = STYLES.get(method) or OTHERS[strangers.index(method) % len(OTHERS)]
         for k, key in enumerate(keys):
-            part = LIGHTER * k / max(1, len(keys) - 1)
+            part = FARTHEST * k / max(1, len(keys) - 1)
             found[key] = {
-                "light": mixed(colour, part),
-                "dark": mixed(DARK.get(colour, colour), part),
+                "light": mixed(colour, part, 0),
+                "dark": mixed(DARK.get(colour, colour), part, 255),
                 "dash": dash(dashes) if k == 0 else DASHES[k % len(DASHES)],
                 "symbol": SYMBOLS[(number + k) % len(SYMBOLS)],
                 "width": 2.8 if method.startswith("fedptr") else 1.8,
@@ -40,11 +40,11 @@ def dash(dashes: Any) -> str:
     return "solid" if dashes == "-" else ",".join(f"{1.6 * length:g}px" for length in dashes[1])
 
 
-def mixed(colour: str, part: float) -> str:
-    """The colour with a part of white.
+def mixed(colour: str, part: float, grey: int) -> str:
+    """The colour with a part of grey: 0 is black and 255 white.
 
-    >>> mixed("#000000", 0.5), mixed("#d55e00", 0)
+    >>> mixed("#000000", 0.5, 255), mixed("#d55e00", 0, 0)
     ('#808080', '#d55e00')
     """
     levels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(level + part * (255 - level)):02x}" for level in levels)
+    return "#" + "".join(f"{round(level + part * (grey - level)):02x}" for level in levels)

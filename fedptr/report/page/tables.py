@@ -70,18 +70,17 @@ def significant(value: float) -> str:
 
 def differences(groups: Sequence[Group]) -> str:
     """One row for each series, with the settings in which any two plans differ that both have them."""
-    plans = [(group, series, flat(series.runs[0].plan)) for group in groups for series in group.series]
+    plans = [(series, flat(series.runs[0].plan)) for group in groups for series in group.series]
     names: list[str] = []
-    for name in dict.fromkeys(name for _, _, plan in plans for name in plan):
-        values = {text_of(plan[name]) for _, _, plan in plans if name in plan}
+    for name in dict.fromkeys(name for _, plan in plans for name in plan):
+        values = {text_of(plan[name]) for _, plan in plans if name in plan}
         if name not in ASIDE and len(values) > 1:
             names.append(name)
     rows = []
-    for group, series, plan in plans:
+    for series, plan in plans:
         cells = [escape(shown(plan[name])) if name in plan else "–" for name in names]
-        condition = [escape(group.title)] if len(groups) > 1 else []
-        rows.append([*condition, escape(series.label), escape(seeds(series)), *cells])
-    headings = [*(["condition"] if len(groups) > 1 else []), "series", "seeds", *names]
+        rows.append([escape(series.label), escape(seeds(series)), *cells])
+    headings = ["series", "seeds", *names]
     return table(headings, rows, words=len(headings))
 
 
@@ -97,7 +96,8 @@ def run_details(run: Found, label: str, note: str) -> str:
         facts += [("versions", versions(run.summary.get("versions")))]
     lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     command = escape(f"fedptr run {shlex.quote(str(run.folder / PLAN))}")
-    heading = f"{escape(label)}, seed {run.plan.run.seed}" + (f" <em>{escape(note)}</em>" if note else "")
+    seed = "" if run.summary is None else f", seed {run.plan.run.seed}"  # it is in an unfinished run's label
+    heading = escape(label) + seed + (f" <em>{escape(note)}</em>" if note else "")
     return (
         f'<details class="run"><summary>{heading} <code>{escape(str(run.folder))}</code></summary>'
         f"<dl>{lines}<dt>to repeat it</dt><dd><code>{command}</code></dd></dl>"

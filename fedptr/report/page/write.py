@@ -190,15 +190,15 @@ def switch(name: str, what: str, words: str, options: dict[str, str]) -> str:
     return f'<fieldset class="switch"><legend>{escape(words)}</legend>{boxes}</fieldset>'
 
 
-def charts(*kinds: str) -> str:
-    """Places for charts, side by side where there is room."""
+def charts(*kinds: str, first: str = "") -> str:
+    """Places for charts, side by side where there is room, after something else where there is any."""
     places = "".join(
         f'<figure data-chart="{kind}"><div class="plot"></div><figcaption><span class="words"></span>'
         '<button type="button" data-export="png">PNG</button><button type="button" data-export="svg">SVG</button>'
         "</figcaption></figure>"
         for kind in kinds
     )
-    return f'<div class="charts">{places}</div>'
+    return f'<div class="charts">{first}{places}</div>'
 
 
 def choice(what: str, labels: Sequence[str]) -> str:
@@ -220,16 +220,18 @@ def split_part(about: dict[str, Any]) -> str:
 def view_part(about: dict[str, Any]) -> str:
     if not about["views"]:
         return ""
-    return (
-        f"<h3>Inside FedPTR</h3>{choice('run', [one['label'] for one in about['views']])}"
+    pictures = (
         '<div class="sheets" hidden><p><strong>Auxiliary images</strong> <span class="owner"></span></p>'
         '<div class="sheet"><ol class="classes"></ol><img alt=""></div>'
         '<label>round <output></output> <input type="range" min="0" step="1" aria-label="round"></label>'
         '<p class="small">A class a row; pixels are clipped to the range of the training images. The auxiliary set '
         "never leaves its owner; in a simulation the pictures are a debugging view.</p></div>"
+    )
+    return (
+        f"<h3>Inside FedPTR</h3>{choice('run', [one['label'] for one in about['views']])}"
         '<p class="left-out small" hidden>The auxiliary images of this run are left out, as the page would become too '
         "large; make a report of fewer runs.</p>"
-        f"{charts('matching', 'beta', 'cosines', 'distances')}"
+        f"{charts('matching', 'beta', 'cosines', 'distances', first=pictures)}"
     )
 
 
