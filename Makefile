@@ -5,12 +5,12 @@ PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data soak oracle docs bench clean
+.PHONY: demo test lint data browser soak oracle docs bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
 
-test: $(VENV)/.test data lint
+test: $(VENV)/.test data browser lint
 	$(BIN)/python -m pytest -n $(or $(JOBS),2)
 
 lint: $(VENV)/.test
@@ -21,6 +21,12 @@ lint: $(VENV)/.test
 # Tests that need real data are skipped, with the reason, where it cannot be had.
 data: $(VENV)/.core
 	@for name in fashion-mnist cifar10; do $(BIN)/fedptr data get $$name || true; done
+
+# Tests of the report page need Chromium; where it is not and may not be installed they are skipped, with the reason.
+CHROMIUM := apt-get install -y -qq --no-install-recommends chromium chromium-driver
+browser:
+	@if command -v apt-get && [ "$$(id -u)" = 0 ] && ! { command -v chromium && command -v chromedriver; }; then \
+	  $(CHROMIUM) || { apt-get update -qq && $(CHROMIUM); } || true; fi > /dev/null 2>&1
 
 # Kills real runs at random instants, over all methods; docs/reliability.md has the figures.
 soak: $(VENV)/.test

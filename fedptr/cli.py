@@ -79,6 +79,12 @@ def parser() -> argparse.ArgumentParser:
     partition.add_argument("--out", metavar="FILE", help="save the split here, with a plot beside it")
     partition.add_argument("--force", action="store_true", help="replace an existing file")
 
+    report = commands.add_parser("report", help="one HTML page of runs and comparisons")
+    report.add_argument("dirs", nargs="+", metavar="DIR", help="folders of runs, comparisons or reproductions")
+    report.add_argument("-o", "--out", default="report.html", metavar="FILE", help="where to (default report.html)")
+    report.add_argument("--force", action="store_true", help="replace an existing file")
+    report.set_defaults(handler=report_command)
+
     from fedptr.data.commands import add_parser
 
     add_parser(commands)
@@ -202,6 +208,12 @@ def theory_command(args: argparse.Namespace) -> int:
     from fedptr.commands import theory
 
     return theory(args)
+
+
+def report_command(args: argparse.Namespace) -> int:
+    from fedptr.report.page.command import report
+
+    return report(args)
 
 
 def methods_command(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from fedptr.errors import UserError
 
 CHECKPOINTS = "checkpoint"
 WHOLE = {CHECKPOINTS, "tensorboard", "mlflow"}  # folders in which everything is ours
+PICTURES = r"round\d{4,}\.png"  # in auxiliary/
 RUN_FILES = (
     "plan.toml",
     "split.json",
@@ -21,12 +22,11 @@ RUN_FILES = (
     "mlflow_run.txt",
     lock.NAME,
 )
-COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg")
+COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg", "report.html")
 THEORY_FILES = ("theory.json", "theory.png")
+NAMES = [*map(re.escape, (*RUN_FILES, *COMPARISON_FILES, *THEORY_FILES)), PICTURES]
 # A file of ours, one that was put aside, or one that a kill left half-written.
-OURS = re.compile(
-    rf"(\.?)({'|'.join(map(re.escape, (*RUN_FILES, *COMPARISON_FILES, *THEORY_FILES)))})(\.damaged|\.\d+\.tmp)?"
-)
+OURS = re.compile(rf"(\.?)({'|'.join(NAMES)})(\.damaged|\.\d+\.tmp)?")
 
 
 def claim(out: Path, force: bool) -> Path:

@@ -7,6 +7,7 @@
 [local]    how clients train                  fedptr.local.Local
 [faults]   simulated dropouts, stragglers     fedptr.faults.Faults
 [machine]  device and threads                 MachinePlan
+[output]   what a run folder gets besides     OutputPlan
 [method]   name and hyper-parameters          one of fedptr.methods
 [methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
 """
@@ -57,6 +58,15 @@ class MachinePlan:
 
 
 @dataclass(frozen=True)
+class OutputPlan:
+    """Decides nothing of a run, so that it may be changed before a resume."""
+
+    pictures: int | Literal["auto"] = setting(
+        "auto", "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run", ge=0
+    )
+
+
+@dataclass(frozen=True)
 class Plan:
     run: Rounds = field(default_factory=Rounds)
     data: DataPlan = field(default_factory=DataPlan)
@@ -65,13 +75,21 @@ class Plan:
     local: Local = field(default_factory=Local)
     faults: Faults = field(default_factory=Faults)
     machine: MachinePlan = field(default_factory=MachinePlan)
+    output: OutputPlan = field(default_factory=OutputPlan)
     method: FedAvg = field(default_factory=FedPTR)
 
     def toml(self) -> str:
         """The complete plan; running it repeats the run."""
-        tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
+        return tomli_w.dumps(self.tables())
+
+    def decisive(self) -> str:
+        """The same without what changes no result."""
+        return tomli_w.dumps({name: table for name, table in self.tables().items() if name != "output"})
+
+    def tables(self) -> Tables:
+        tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
         tables["method"] = {"name": self.method.name, **tables["method"]}
-        return tomli_w.dumps(tables)
+        return tables
 
 
 SECTIONS = {f.name: f for f in fields(Plan)}

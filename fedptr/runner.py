@@ -3,6 +3,7 @@
 plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
 split.json           which sample belongs to which client
 rounds.jsonl         one line a round
+auxiliary/           now and then a picture of the auxiliary images, for methods that have any
 checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
                      memory has no room for
 summary.json         the result, its cost, and what it was made with
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from fedptr import memory, trackers
+from fedptr import memory, pictures, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
@@ -96,6 +97,8 @@ def go(
             history.append(run.record)
             show(run.record)
             track(run.record)
+            if pictures.due(plan.output.pictures, run.round, total):  # before the checkpoint that goes on after it
+                pictures.save(run, experiment.dataset, out / pictures.FOLDER)
             if every and (run.round % every == 0 or run.round == total or stop.number):
                 store.save(run, {**same, **history.header(), "torch": torch.__version__})
             if stop.number and run.round < total:
@@ -114,7 +117,7 @@ def identity(plan: Plan, experiment: Experiment) -> Header:
     digest = hashlib.sha256(data.train_y.tobytes() + data.test_y.tobytes())
     for images in (data.train_x, data.test_x):
         digest.update(images[:: max(1, len(images) // 256)].tobytes())  # a sample: the cache has the checksum of all
-    plan_digest = hashlib.sha256(plan.toml().encode()).hexdigest()
+    plan_digest = hashlib.sha256(plan.decisive().encode()).hexdigest()
     return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest.hexdigest()}
 
 

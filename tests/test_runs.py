@@ -58,7 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_a_folder_holds(made: Path) -> None:
-    assert {path.name for path in made.iterdir()} == RUN_FILES
+    assert {path.name for path in made.iterdir()} == RUN_FILES | {"auxiliary"}
+    assert len(list((made / "auxiliary").glob("round000[1-6].png"))) == 6
     assert {oct(path.stat().st_mode & 0o444) for path in made.iterdir()} == {oct(0o444)}, "others may read them"
     summary, records = strict((made / "summary.json").read_text()), rounds(made)
     accuracies = [record["test_accuracy"] for record in records]

@@ -1,0 +1,31 @@
+"""What `fedptr report` does."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedptr.data.progress import notice
+from fedptr.errors import UserError
+from fedptr.report.page.find import find
+from fedptr.report.page.write import page
+from fedptr.sealed import write_text
+
+
+def report(args: argparse.Namespace) -> int:
+    out = Path(args.out)
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; name a file to write, like -o {out / 'report.html'}")
+    if out.exists() and not args.force:
+        raise UserError(f"{out} exists; choose another with -o, or add --force to replace it")
+    runs, problems = find([Path(folder) for folder in args.dirs])
+    for problem in problems:
+        notice(problem)
+    text = page(runs, problems)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, text)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror or error}); choose another with -o") from None
+    print(f"report: {out} ({len(runs)} run{'' if len(runs) == 1 else 's'}, {len(text.encode()) / 1e6:.1f} MB)")
+    return 0
