@@ -152,6 +152,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert rows[0]["verdict"] == "reference"
     assert float(rows[1]["paper_gap"]) == pytest.approx(6.94)
     assert float(rows[1]["gap"]) == pytest.approx(float(rows[1]["accuracy"]) - float(rows[0]["accuracy"]), abs=1e-3)
+    assert "fedptr-linear" in (tmp_path / "table4" / "report.html").read_text()
     tex = (tmp_path / "table4" / "table.tex").read_text()
     assert tex.count("\\\\") == 2
     assert "$\\alpha$ = 0.01" in tex

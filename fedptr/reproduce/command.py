@@ -20,6 +20,8 @@ from fedptr.data.progress import notice
 from fedptr.errors import UserError
 from fedptr.history import jsonable
 from fedptr.lock import locked
+from fedptr.report.page.find import find
+from fedptr.report.page.write import page
 from fedptr.reproduce import figures, tables
 from fedptr.reproduce.outcome import Outcome, gather
 from fedptr.reproduce.queue import Board, work
@@ -49,6 +51,7 @@ def reproduce(args: argparse.Namespace) -> int:
     write(outcome, folder, out)
     Console().print(tables.live(outcome, board))
     print(f"table: {folder / 'table.md'} (also .tex, .csv and reproduce.json)\ncurves: {folder / 'curves.png'}")
+    print(f"page: {folder / 'report.html'}")
     for path, words in board.failed.items():
         notice(f"{path} failed: {words}")
     return 1 if board.failed else 0
@@ -72,6 +75,8 @@ def write(outcome: Outcome, folder: Path, out: Path) -> None:
     write_text(folder / "table.csv", tables.sheet(outcome))
     write_text(folder / "reproduce.json", json.dumps(jsonable(outcome.jsonable(out)), indent=1) + "\n")
     figures.plot(outcome, folder / "curves")
+    runs, _ = find([path for result in outcome.results.values() for path in result.folders if path.is_dir()])
+    write_text(folder / "report.html", page(runs, []))
 
 
 @contextlib.contextmanager
