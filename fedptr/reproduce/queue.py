@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedptr.errors import ClientError, UserError
+from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
 from fedptr.lock import StoppedError, stoppable
 from fedptr.methods.fedavg import FedAvg
@@ -113,6 +115,12 @@ def begin(plan: Plan, folder: Path) -> None:
         write_text(folder / "plan.toml", plan.toml())
 
 
+def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
+    """A finished cell is never gone on with, so its checkpoint is not needed; there may be hundreds of them."""
+    board.done[folder] = result
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
 def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
     from fedptr.runner import resume
 
@@ -123,7 +131,7 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
     board.running[folder] = 0
     try:
         begin(board.plans[folder], folder)
-        board.done[folder] = resume(load_plan(folder), folder, count)  # as it was begun
+        finish(board, folder, resume(load_plan(folder), folder, count))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -157,7 +165,7 @@ def beside(
                     continue
                 del active[folder], board.running[folder]
                 if process.returncode == 0:
-                    board.done[folder] = finished(folder)
+                    finish(board, folder, finished(folder))
                 elif not stopped():
                     board.failed[folder] = last_words(folder)
             show(board)
