@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from PIL.PngImagePlugin import PngInfo
 from fedptr import cli, summary
 
 SECONDS = 3.0  # within which a large page shows its first charts
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 EVIL = "<img src=x onerror=window.hacked=1></script><script>window.hacked=1</script>"
 
 
@@ -29,7 +33,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         pytest.skip("there is no Chromium: run `apt-get install chromium chromium-driver`")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
+    for argument in FLAGS:
         options.add_argument(argument)
     options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")  # no network
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
@@ -250,15 +254,45 @@ def test_sixty_runs_open_quickly(browser: Any, tmp_path: Path) -> None:
         run = {"rounds": 100, "seed": k}
         made_run(tmp_path / "runs" / str(k), {"run": run, "method": {"name": method, **H}, "output": {"pictures": 20}})
     address = report(tmp_path / "runs", tmp_path / "report.html")
-    measured = []
-    for _ in range(4):  # a busy machine is given another chance
-        browser.get(address)
-        measured.append(wait(browser, "window.report?.first", 60) / 1000)
-        if measured[-1] < SECONDS:
-            break
+    measured: list[float] = []
+    while len(measured) < 4 and not any(seconds < SECONDS for seconds in measured):  # a machine may be busy
+        measured.append(first_chart(tmp_path / "report.html", tmp_path / f"profile{len(measured)}"))
     assert min(measured) < SECONDS, f"the first chart took {measured} s"
+    browser.get(address)
     draw_all(browser)
     assert errors(browser) == []
+
+
+def first_chart(page: Path, profile: Path) -> float:
+    """Seconds from navigation to the first chart, in a new process that has compiled nothing yet.
+
+    Not by the driver: with a debugger attached Plotly takes longer to start. The page says it in its title, which the
+    browser tells without one; for that a copy of it goes without its policy and has one script more.
+    """
+    text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    tell = "setInterval(() => { if (report.first) document.title = `first ${report.first}`; }, 20)"
+    told = page.with_name("told.html")
+    told.write_text(text.replace("</body>", f"<script>{tell}</script></body>"), encoding="utf-8")
+    chromium = shutil.which("chromium")
+    assert chromium
+    command = [chromium, *FLAGS, "--window-size=1280,900", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    process = subprocess.Popen([*command, told.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until((port := profile / "DevToolsActivePort").exists)
+        until(lambda: bool(port.read_text()))
+        where = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
+        found: list[str] = []
+
+        def said() -> bool:
+            with urllib.request.urlopen(where, timeout=10) as answer:
+                found[:] = [one["title"][6:] for one in json.load(answer) if one["title"].startswith("first ")]
+            return bool(found)
+
+        until(said, 60)
+        return float(found[0]) / 1000
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
