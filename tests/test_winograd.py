@@ -161,6 +161,9 @@ def test_which_models_it_is_for() -> None:
     assert asked((3, 64, 64), 128, 4)
     assert not asked((3, 32, 32), 12), "channels come in eights"
     assert not asked((1, 8, 8), 16), "12, 6, 3: a row without its pair"
+    changed = ConvNet((3, 32, 32), 10, 8)
+    changed[1].eps = 1e-3
+    assert not suits(Classification(changed, (3, 32, 32), 10)), "it is not what its name says"
     assert not suits(Classification(MLP((1, 8, 8), 10), (1, 8, 8), 10))
     assert not suits(Classification(ConvNet((3, 32, 32), 10, 8).half(), (3, 32, 32), 10))
 
