@@ -19,7 +19,7 @@ from rich.table import Table
 from fedptr.data.progress import notice
 from fedptr.errors import UserError
 from fedptr.history import jsonable
-from fedptr.lock import locked
+from fedptr.lock import StoppedError, locked
 from fedptr.report.page.find import find
 from fedptr.report.page.write import page
 from fedptr.reproduce import figures, tables
@@ -54,6 +54,9 @@ def reproduce(args: argparse.Namespace) -> int:
     print(f"page: {folder / 'report.html'}")
     for path, words in board.failed.items():
         notice(f"{path} failed: {words}")
+    if board.stopped:
+        words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
+        raise StoppedError(out, 0, board.stopped, words)
     return 1 if board.failed else 0
 
 
@@ -75,8 +78,9 @@ def write(outcome: Outcome, folder: Path, out: Path) -> None:
     write_text(folder / "table.csv", tables.sheet(outcome))
     write_text(folder / "reproduce.json", json.dumps(jsonable(outcome.jsonable(out)), indent=1) + "\n")
     figures.plot(outcome, folder / "curves")
-    runs, _ = find([path for result in outcome.results.values() for path in result.folders if path.is_dir()])
-    write_text(folder / "report.html", page(runs, []))
+    begun = [path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()]
+    if begun:
+        write_text(folder / "report.html", page(find(begun)[0], []))
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ class Board:
     running: dict[Path, int] = field(default_factory=dict)  # -> rounds so far
     began: float = field(default_factory=time.perf_counter)
     found: float = 0.0  # work that was there already when we began
+    stopped: int = 0  # by this signal
 
     @property
     def work(self) -> tuple[float, float]:
@@ -76,7 +77,7 @@ def units(plan: Plan) -> float:
 
 
 def work(cells: Sequence[Cell], jobs: int, out: Path, show: Callable[[Board], None]) -> Board:
-    """Runs what is not finished. A cell that fails is reported and does not stop the others."""
+    """Runs what is not finished, until it is asked to stop. A cell that fails does not stop the others."""
     board = Board({cell.folder: cell.plan for cell in cells}, out)
     waiting = collections.deque(folder for folder, plan in board.plans.items() if not known(board, folder, plan))
     board.found = board.work[0]
@@ -91,9 +92,7 @@ def work(cells: Sequence[Cell], jobs: int, out: Path, show: Callable[[Board], No
                 beside(board, waiting, jobs, show, lambda: stop.number)
         except StoppedError as stopped:  # a run in this process heard the signal first
             stop.number = stopped.signal_number
-        if stop.number:
-            words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
-            raise StoppedError(out, 0, stop.number, words)
+        board.stopped = stop.number
     return board
 
 
