@@ -131,7 +131,7 @@ def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
         (folder,) = cell["folders"]
         summary = json.loads((tmp_path / folder / "summary.json").read_text())
         assert cell["mean"] == pytest.approx(100 * summary["accuracy"])
-        assert cell["weights_sha256"]["0"] == summary["weights_sha256"]
+        assert cell["weights_sha256"][str(recipe.first_seed)] == summary["weights_sha256"]
         assert cell["seconds"] > 0
         assert not (tmp_path / folder / "checkpoint").exists()
     assert (tmp_path / name / "curves.png").stat().st_size > 5000

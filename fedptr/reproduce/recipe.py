@@ -17,7 +17,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Recipe:
     reference: str  # the column that gaps are measured against
     plots: tuple[str, ...] = ()  # what of a round is drawn: records' names
     first_seed: int = 0
+    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
 
     def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
@@ -70,6 +71,7 @@ class Recipe:
             less = known["scales"][scale]
             parts += [less["set"], *(less.get("tags", {}).get(tag, {}) for tag in row.tags)]
             parts += [less.get("method", {}).get(column.set.get("method.name"), {})]  # what was tuned for a method
+            parts += [self.scales.get(scale, {})]
         tables: Tables = copy.deepcopy(known["plan"])
         for part in [*parts, column.set, {"run.seed": seed}]:
             lay(tables, part)
@@ -144,6 +146,7 @@ def load(name: str) -> Recipe:
         raw.get("reference") or (columns[0].name if columns else ""),
         tuple(raw.get("plots", ())),
         raw.get("first_seed", 0),
+        raw.get("scales", {}),
     )
 
 
