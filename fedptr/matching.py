@@ -157,6 +157,11 @@ def arrival(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Ten
     return deque(student(task, start, aux, steps), maxlen=1)[0]
 
 
+def stretch_length(R: int) -> int:
+    """Of R student steps, every how many's model is kept for the way back."""
+    return 1 if R <= KEPT else math.isqrt(R)
+
+
 def meta_gradient(
     task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]
 ) -> tuple[float, Tensor, Tensor]:
@@ -165,7 +170,7 @@ def meta_gradient(
     The student's models are kept for the way back. Of a long trajectory only every √R-th is, and the stretch after it
     is computed anew when its turn comes.
     """
-    stride = 1 if len(steps) <= KEPT else math.isqrt(len(steps))
+    stride = stretch_length(len(steps))
     stretches = [steps[r : r + stride] for r in range(0, len(steps), stride)]
     kept, arrived = [], start
     for stretch in stretches:

@@ -23,9 +23,8 @@ from fedptr.blocks import Blocked
 from fedptr.errors import UserError
 from fedptr.free import free
 from fedptr.keys import Key
-from fedptr.matching import KEPT
+from fedptr.matching import stretch_length
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.fedptr_linear import FedPTRLinear
 from fedptr.models import Shape, build
 from fedptr.plan import MachinePlan, Plan
 from fedptr.projected import Projected
@@ -171,7 +170,8 @@ def estimate(
 
 def path_models(R: int) -> int:
     """Models of the student's trajectory that are kept at a time."""
-    return R if R <= KEPT else R // math.isqrt(R) + 1 + math.isqrt(R)
+    stretch = stretch_length(R)
+    return R if stretch == 1 else R // stretch + 1 + stretch
 
 
 def auxiliary(method: FedAvg, classes: int) -> int:
@@ -197,7 +197,7 @@ def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     cost = method.cost[who]
     if isinstance(method, Trajectory) and "D̃" in cost:
         return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
-    return foot.model * (method.m + 1 if isinstance(method, FedPTRLinear) and cost == "m+1" else float(cost))
+    return foot.model * (getattr(method, "m", 0) + 1 if cost == "m+1" else float(cost))
 
 
 def footprint(task: Classification) -> Footprint:

@@ -43,7 +43,8 @@ def fast(plan: Plan, task: Classification, images: int) -> Classification:
         "chunk": block_size(widest, [1000]),
         "threads": threads if task.device == "cpu" else 1,
     }
-    wanted = {"on": math.inf, "auto": work(plan, task, images), "off": 0.0}[plan.machine.compile]
+    when = plan.machine.compile
+    wanted = work(plan, task, images) if when == "auto" else math.inf if when == "on" else 0.0
     if suits(task) and wanted > SHORT:
         try:
             return Winograd(task.model, task.shape, task.classes, **{**options, "block": even(BLOCKS, batches)})
@@ -65,11 +66,16 @@ def work(plan: Plan, task: Classification, images: int) -> float:
     x = torch.zeros(1, *task.shape, device=task.device)
     with FlopCounterMode(display=False) as counter:
         task.grad(task.init(), Batch(x, torch.zeros(1, dtype=torch.int64, device=task.device)))
+    return float(counter.get_total_flops() * gradients(plan, task.classes, images))
+
+
+def gradients(plan: Plan, classes: int, images: int) -> float:
+    """The same in gradients of one image, which needs no model."""
     run, method = plan.run, plan.method
-    gradients = run.participation * images * plan.local.epochs
+    each = run.participation * images * plan.local.epochs
     if isinstance(method, Trajectory):
         owners = 1 if "D̃" in method.cost["server keeps"] else run.participation * plan.split.clients
         every = run.rounds if method.mtt_every == "once" else method.mtt_every
-        aux = auxiliary(method, task.classes)  # none when nothing is projected
-        gradients += GRADIENTS * owners * method.H * method.R * aux / every
-    return float(counter.get_total_flops() * gradients * run.rounds)
+        aux = auxiliary(method, classes)  # none when nothing is projected
+        each += GRADIENTS * owners * method.H * method.R * aux / every
+    return each * run.rounds

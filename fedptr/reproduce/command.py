@@ -46,7 +46,7 @@ def reproduce(args: argparse.Namespace) -> int:
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), shown(recipe, args.scale, args.seeds, wanted) as show:
-        board = work(wanted, jobs, out, show)
+        board = work(wanted, jobs, show)
     outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
     write(outcome, folder, out)
     Console().print(tables.live(outcome, board))

@@ -76,10 +76,6 @@ class Outcome:
         best = [max(both, key=lambda entry, k=k: entry[k])[0] for k in (1, 2)]  # type: ignore[misc]
         return order(ours, theirs), best[0], best[1]
 
-    @property
-    def finished(self) -> bool:
-        return all(len(result.runs) == self.seeds for result in self.results.values())
-
     def jsonable(self, out: Path) -> dict[str, Any]:
         """All numbers with what made them."""
         return {

@@ -21,16 +21,15 @@ from fedptr.errors import ClientError, UserError
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
 from fedptr.lock import StoppedError, stoppable
-from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan
 from fedptr.reproduce.recipe import Cell, fingerprint
-from fedptr.runner import load_plan
+from fedptr.runner import load_plan, resume
 from fedptr.sealed import DamagedError, write_text
+from fedptr.speed import gradients
 from fedptr.summary import finished
-from fedptr.trajectory import Trajectory
 
 LOOK = 0.5  # seconds between two looks at the jobs
-STUDENT = 11 / 3  # gradients that one image costs in one student step of matching
+CLASSES, IMAGES = 10, 50_000  # of a dataset that was not looked at
 LOG = "log.txt"
 
 
@@ -39,7 +38,6 @@ class Board:
     """What is known of every run folder; several cells may share one."""
 
     plans: dict[Path, Plan]
-    out: Path
     done: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)
     failed: dict[Path, str] = field(default_factory=dict)
     running: dict[Path, int] = field(default_factory=dict)  # -> rounds so far
@@ -65,23 +63,14 @@ class Board:
 
 def units(plan: Plan) -> float:
     """What a run costs, in gradients of one image: a measure of time that needs no model."""
-    images = plan.data.subset or 50_000
-    each = plan.run.participation * images * plan.local.epochs
-    method: FedAvg = plan.method
-    if isinstance(method, Trajectory):
-        owners = 1 if "D̃" in method.cost["server keeps"] else plan.run.participation * plan.split.clients
-        every = plan.run.rounds if method.mtt_every == "once" else method.mtt_every
-        aux = 100 if method.ipc == "auto" else 10 * method.ipc
-        each += STUDENT * owners * method.H * method.R * aux / every
-    return each * plan.run.rounds
+    return gradients(plan, CLASSES, plan.data.subset or IMAGES)
 
 
-def work(cells: Sequence[Cell], jobs: int, out: Path, show: Callable[[Board], None]) -> Board:
+def work(cells: Sequence[Cell], jobs: int, show: Callable[[Board], None]) -> Board:
     """Runs what is not finished, until it is asked to stop. A cell that fails does not stop the others."""
-    board = Board({cell.folder: cell.plan for cell in cells}, out)
+    board = Board({cell.folder: cell.plan for cell in cells})
     waiting = collections.deque(folder for folder, plan in board.plans.items() if not known(board, folder, plan))
-    board.found = board.work[0]
-    board.began = time.perf_counter()
+    board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
     with stoppable() as stop:
         try:
@@ -121,8 +110,6 @@ def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> N
 
 
 def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
-    from fedptr.runner import resume
-
     def count(record: Record) -> None:
         board.running[folder] = record["round"]
         show(board)

@@ -7,9 +7,10 @@ the same row can, and so can the order of the methods. Gaps are taken seed by se
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from fedptr.report.page import series
 
 ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
 
@@ -35,13 +36,10 @@ def interval(values: Sequence[float]) -> Interval:
     >>> str(interval([1.0, 2.0, 3.0]))
     '2.00 ± 2.48'
     """
-    n = len(values)
-    if n < 2:
-        return Interval(values[0] if values else math.nan, math.nan, n)
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(statistics.fmean(values), half, n)
+    if not values:
+        return Interval(math.nan, math.nan, 0)
+    mean, half = series.interval(values)
+    return Interval(float(mean), math.nan if half is None else float(half), len(values))
 
 
 def gap(ours: Mapping[int, float], reference: Mapping[int, float]) -> Interval:
