@@ -2,11 +2,11 @@
 
 Such rounds take minutes, so their parts are measured in turns and put together:
 
-    A  FedAvg round of two clients with one batch each      B  the same with the pull towards a projected model
+    A  FedAvg round of two clients, four batches each       B  the same with the pull towards a projected model
     C  matching with H = 2 on the server                    D  one run of the student, with which matching ends
     E  projection on the server                             F  FedPTR round like A: with H = 2, and projection
 
-An outer step is o = (C − D)/2. FedAvg takes 50·A and FedPTR-S 50·B + H·o + D + E. Clients may run two at a time; with
+An outer step is o = (C − D)/2. FedAvg takes 12.5·A and FedPTR-S 12.5·B + H·o + D + E. Clients may run two at a time; with
 H = 2 two of them spend F − B beside training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
 `--full` runs the real rounds too.
 """
@@ -33,7 +33,7 @@ from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.samples import Samples
 from fedptr.task import Classification
 
-IMAGES, CLIENTS, PAIR, SAMPLED = 50_000, 10, 2, 2
+IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2
 Method = FedPTRS | FedPTR
 EARLY: dict[str, Any] = {"m": 1, "warmup": "early"}  # matching in the second round; it costs what it always costs
 
@@ -67,7 +67,7 @@ def figures(scale: Scale) -> Iterator[Row]:
     turns = [{name: taken[i] for name, taken in times.items()} for i in range(repeats)]
     for setting in everything:
         for method, goal in setting.goals():
-            values = [cost(method, setting, turn, IMAGES / (PAIR * 500)) for turn in turns]
+            values = [cost(method, setting, turn, IMAGES / (PAIR * BATCHES * 500)) for turn in turns]
             title = f"{method.name} round, {setting.name}"
             yield row(title, "our FedAvg round, put together", values, "×", Goal("≤", goal), times, seconds(times))
     if scale.full:
@@ -87,7 +87,7 @@ def settings(scale: Scale) -> list[Setting]:
 
 
 def cost(method: Method, setting: Setting, t: dict[str, float], pairs: float) -> float:
-    """In FedAvg rounds, from the seconds of one turn; `pairs` of batches make a round."""
+    """In FedAvg rounds, from the seconds of one turn; `pairs` of clients as in A make a round."""
     A, B, C, D, E, F = (t[name] for name in "ABCDEF")
     o = (C - D) / SAMPLED
     rare = 1 / method.mtt_every if isinstance(method.mtt_every, int) else 0.0  # part of the rounds with matching
@@ -104,7 +104,7 @@ def seconds(times: Times) -> str:
 def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], object]]:
     """A to F as functions."""
     task = ours(width)
-    clients = bytes_of(PAIR * batch, PAIR)
+    clients = bytes_of(PAIR * BATCHES * batch, PAIR)
     server = replace(setting.server, H=SAMPLED, **EARLY)
     client = replace(setting.client, H=SAMPLED, **EARLY)
     methods = {"A": FedAvg(), "B": replace(server, H=0, K=0), "F": client}

@@ -96,28 +96,30 @@ class Blocked(Classification):
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
 
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self._total(lambda block: self._grad(w, *block), batch)
+        return self._total(lambda block: self._grad(w, *block), self._blocks(batch))
 
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
-        return self._joined(lambda block: self._adjoint(w, *block, a), batch, by_w)
+        return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
 
     @torch.no_grad()
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
         return self._scored(lambda x: self._logits(w, x, training=False), data)
 
-    def _total(self, gradient: Callable[[Block], tuple[Tensor, ...]], batch: Batch) -> tuple[Tensor, Tensor]:
-        parts = self._each(gradient, self._blocks(batch))
+    def _total(self, gradient: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T]) -> tuple[Tensor, Tensor]:
+        parts = self._each(gradient, blocks)
         g, loss = next(parts)
         for more, extra in parts:
             g, loss = g.add_(more), loss + extra
         return g, loss
 
-    def _joined(self, adjoint: Callable[[Block], tuple[Tensor, ...]], batch: Batch, by_w: bool) -> Adjoint:
-        slopes, by_x, by_ws = zip(*self._each(adjoint, self._blocks(batch)), strict=True)
+    def _joined(
+        self, adjoint: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T], images: int, by_w: bool
+    ) -> Adjoint:
+        slopes, by_x, by_ws = zip(*self._each(adjoint, blocks), strict=True)
         total = by_ws[0]
         for more in by_ws[1:]:
             total = total.add_(more)
-        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[: len(batch.y)], total if by_w else None)
+        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[:images], total if by_w else None)
 
     def _scored(self, predict: Callable[[Tensor], Tensor], data: Samples) -> dict[str, float]:
         def score(index: Tensor) -> tuple[int, float]:

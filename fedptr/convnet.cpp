@@ -11,6 +11,7 @@
 //     d         at the front (du): the derivative of the result         P      tiles of all images
 //
 // ALONG: with the direction; the result is then ⟨∇loss, a⟩ instead of the loss. That is the adjoint of matching.py.
+// A part of its work is the gradient's work on the same images: what the gradient leaves in `kept` is not done again.
 
 #include <algorithm>
 #include <cmath>
@@ -133,11 +134,12 @@ template <class T> struct Sums {
     VEC operator[](I c) const { return at(&total[c]); }
 };
 
-// norm → ReLU → pool of images whose convolution gave M (winograd) or is in u already; u, r (and ut, s) are kept for
-// the way back. The pooled images come out as factors of the next products, or plainly in `out` where that is the end.
+// norm → ReLU → pool of images whose convolution gave M (winograd) or is in u already; u, r (and ut, s) are left for
+// the way back, or kept: from a way back before this one. The pooled images come out as factors of the next products, or
+// plainly in `out` where that is the end.
 template <class T, bool ALONG>
 static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g, const T* b, const T* gt, const T* bt,
-                    T* out, T* outt, I B, I h, I w, I C, int winograd, int factors, double eps) {
+                    T* out, T* outt, I B, I h, I w, I C, bool winograd, bool factors, bool kept, double eps) {
     I tiles = h * w, P = B * tiles, next = P / 4;
     T inv = T(1) / T(4 * tiles);
     std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
@@ -145,56 +147,61 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
     std::vector<T> mean(C), meant(C);
     for (I n = 0; n < B; n++) {
         T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
-        if (winograd) {
-            products_to_tiles(M + n * tiles * C, un, tiles, P, C);
-            if (ALONG) products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
-        }
-        sum.clear(); square.clear();
-        if (ALONG) { sumt.clear(); cross.clear(); }
-        for (I i = 0; i < h; i++) {
-            for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
-                const T* z = un + 4 * j * C + c;
-                sum.add(c, (at(z) + at(z + C)) + (at(z + 2 * C) + at(z + 3 * C)));
-                if (ALONG) {
-                    const T* zt = utn + 4 * j * C + c;
-                    sumt.add(c, (at(zt) + at(zt + C)) + (at(zt + 2 * C) + at(zt + 3 * C)));
+        if (winograd && !kept) products_to_tiles(M + n * tiles * C, un, tiles, P, C);
+        if (winograd && ALONG) products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
+        if (!kept) {
+            sum.clear(); square.clear();
+            for (I i = 0; i < h; i++) {
+                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
+                    const T* z = un + 4 * j * C + c;
+                    sum.add(c, (at(z) + at(z + C)) + (at(z + 2 * C) + at(z + 3 * C)));
                 }
+                sum.end_row();
             }
-            sum.end_row();
-            if (ALONG) sumt.end_row();
-        }
-        EACH(c) { at(&mean[c]) = sum[c] * inv; if (ALONG) at(&meant[c]) = sumt[c] * inv; }
-        for (I i = 0; i < h; i++) {
-            for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
-                VEC q{}, x{}, m = at(&mean[c]);
-                for (int k = 0; k < 4; k++) {
-                    VEC d = at(un + (4 * j + k) * C + c) - m;
-                    q += d * d;
-                    if (ALONG) x += d * at(utn + (4 * j + k) * C + c);
+            EACH(c) at(&mean[c]) = sum[c] * inv;
+            for (I i = 0; i < h; i++) {
+                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
+                    VEC q{}, m = at(&mean[c]);
+                    for (int k = 0; k < 4; k++) {
+                        VEC d = at(un + (4 * j + k) * C + c) - m;
+                        q += d * d;
+                    }
+                    square.add(c, q);
                 }
-                square.add(c, q);
-                if (ALONG) cross.add(c, x);
+                square.end_row();
             }
-            square.end_row();
-            if (ALONG) cross.end_row();
+            for (I c = 0; c < C; c++) rn[c] = T(1) / std::sqrt(square.total[c] * inv + T(eps));
         }
-        for (I c = 0; c < C; c++) {
-            rn[c] = T(1) / std::sqrt(square.total[c] * inv + T(eps));
-            if (ALONG) s[n * C + c] = cross.total[c] * inv * rn[c];
+        if (ALONG) {
+            sumt.clear(); cross.clear();
+            for (I i = 0; i < h; i++) {
+                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
+                    VEC m = at(&mean[c]), rc = at(rn + c), t{}, x{};
+                    for (int k = 0; k < 4; k++) {
+                        I where = (4 * j + k) * C + c;
+                        if (!kept) at(un + where) = (at(un + where) - m) * rc;
+                        t += at(utn + where);
+                        x += at(un + where) * at(utn + where);
+                    }
+                    sumt.add(c, t);
+                    cross.add(c, x);
+                }
+                sumt.end_row(); cross.end_row();
+            }
+            EACH(c) { at(&meant[c]) = sumt[c] * inv; at(s + n * C + c) = cross[c] * inv; }
         }
         for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
             VEC m = at(&mean[c]), rc = at(rn + c), gc = at(g + c), bc = at(b + c), p{}, pt{};
             for (int k = 0; k < 4; k++) {
                 I where = (4 * (i * w + j) + k) * C + c;
-                VEC unit = (at(un + where) - m) * rc, y = gc * unit + bc;
-                at(un + where) = unit;
+                VEC unit = ALONG ? at(un + where) : (at(un + where) - m) * rc, y = gc * unit + bc;
                 p += y <= 0 ? VEC{} : y;  // what is not a number stays one
                 if (ALONG) {
                     VEC t = rc * (at(utn + where) - at(&meant[c]) - unit * at(s + n * C + c));
                     at(utn + where) = t;
                     VEC yt = gc * t + at(gt + c) * unit + at(bt + c);
                     pt += y <= 0 ? VEC{} : yt;
-                }
+                } else at(un + where) = unit;
             }
             I where = factors ? ((i + 1) * (w + 2) + j + 1) * C + c : 0, plain = (n * tiles + i * w + j) * C + c;
             at(factors ? &image[where] : out + plain) = p * T(0.25);
@@ -208,11 +215,11 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
 }
 
 // The way back: from the derivatives of `out` those of M (winograd) or of the convolution's tiles, and of g and b,
-// which are added to dg and db.
+// which are added to dg and db. Those of the pooled images are put into `keep`; the direction's come from there if kept.
 template <class T, bool ALONG>
 static void backward(const T* dout, const T* doutt, const T* u, const T* ut, const T* r, const T* s, const T* g,
-                     const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, I B, I h, I w, I C, int winograd,
-                     int factors) {
+                     const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, T* keep, I B, I h, I w, I C,
+                     bool winograd, bool factors, bool kept) {
     I tiles = h * w, P = B * tiles, next = P / 4;
     T inv = T(1) / T(4 * tiles);
     std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
@@ -221,11 +228,14 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
         const T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
         if (factors) {
             factors_to_image(dout + n * tiles / 4 * C, image.data(), h, w, next, C);
-            if (ALONG) factors_to_image(doutt + n * tiles / 4 * C, imaget.data(), h, w, next, C);
+            if (ALONG && !kept) factors_to_image(doutt + n * tiles / 4 * C, imaget.data(), h, w, next, C);
+            for (I i = 0; keep && i < h; i++)
+                memcpy(keep + (n * tiles + i * w) * C, &image[((i + 1) * (w + 2) + 1) * C], w * C * sizeof(T));
         }
-        auto pooled = [&](const T* plain, const std::vector<T>& bordered, I i, I j, I c) -> VEC {
-            return at(factors ? &bordered[((i + 1) * (w + 2) + j + 1) * C + c] : plain + (n * tiles + i * w + j) * C + c);
+        auto pooled = [&](const T* plain, const std::vector<T>& image, bool bordered, I i, I j, I c) -> VEC {
+            return at(bordered ? &image[((i + 1) * (w + 2) + j + 1) * C + c] : plain + (n * tiles + i * w + j) * C + c);
         };
+        const bool factorst = factors && !kept;
         y1.clear(); yu.clear();
         if (ALONG) { t1.clear(); tu.clear(); tt.clear(); }
         for (I i = 0; i < h; i++) {
@@ -238,11 +248,11 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
                     units += open * unit;
                     if (ALONG) alongs += open * at(utn + where);
                 }
-                VEC dp = pooled(dout, image, i, j, c);
+                VEC dp = pooled(dout, image, factors, i, j, c);
                 y1.add(c, dp * ones);
                 yu.add(c, dp * units);
                 if (ALONG) {
-                    VEC dpt = pooled(doutt, imaget, i, j, c);
+                    VEC dpt = pooled(doutt, imaget, factorst, i, j, c);
                     t1.add(c, dpt * ones);
                     tu.add(c, dpt * units);
                     tt.add(c, dpt * alongs);
@@ -258,13 +268,13 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
         }
         for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
             VEC gc = at(g + c), bc = at(b + c), rc = at(rn + c), z[4], zt[4];
-            VEC dy = quarter * pooled(dout, image, i, j, c), dyt{}, rs{}, slope = gc, cross{};
+            VEC dy = quarter * pooled(dout, image, factors, i, j, c), dyt{}, rs{}, slope = gc, cross{};
             VEC one = gc * y1[c] * share, unitary = gc * yu[c] * share;  // means of du and of du·u
             if (ALONG) {
                 rs = rc * at(s + n * C + c);
                 slope = at(gt + c) - rs * gc;
                 cross = gc * tu[c] * share;
-                dyt = quarter * pooled(doutt, imaget, i, j, c);
+                dyt = quarter * pooled(doutt, imaget, factorst, i, j, c);
                 one += slope * t1[c] * share;
                 unitary += slope * tu[c] * share - cross * rs + gc * tt[c] * share;
             }
@@ -384,6 +394,8 @@ struct Shape {
     I weight(I l) const { return l ? K() * C + 3 * C + (l - 1) * (9 * C * C + 3 * C) : 0; }
     I gain(I l) const { return weight(l) + (l ? 9 * C * C : K() * C) + C; }
     I linear() const { return gain(depth - 1) + 2 * C; }
+    // numbers kept of an image: of every layer but the first its u and r, and the derivatives of what it was given
+    I kept() const { I n = 0; for (I l = 1; l < depth; l++) n += 2 * tiles(l - 1) * C + C; return n; }
 };
 
 // Several 3×3 filters into their places in 16 packed matrices.
@@ -498,15 +510,17 @@ template <class T> static void turn(const T* in, T* out, I rows, I columns) {
 template <class T, bool ALONG> struct Group {
     const Shape& S;
     const T *params, *packed, *a, *packed_a;
-    std::vector<Room<T>> u, ut, r, s, V, Vt, dU;  // of every layer; V[depth] are the features
+    std::vector<Room<T>> own_u, own_r, ut, s, V, Vt, dU;  // of every layer; V[depth] are the features
     Room<T> M, Mt, dV, dVt, col, bordered;
+    std::vector<T*> u, r, kept;  // in own memory, or in what the gradient keeps for the adjoint
 
     Group(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, I G, bool back)
-        : S(S), params(params), packed(packed), a(a), packed_a(packed_a) {
+        : S(S), params(params), packed(packed), a(a), packed_a(packed_a), u(S.depth), r(S.depth), kept(S.depth) {
         I most = back ? 4 * G * S.tiles(0) * S.C : 0, pooled = G * S.features();
         for (I l = 0; l < S.depth; l++) {
             I n = 4 * G * S.tiles(l) * S.C;
-            u.emplace_back(n); r.emplace_back(G * S.C);
+            own_u.emplace_back(n); own_r.emplace_back(G * S.C);
+            u[l] = own_u[l]; r[l] = own_r[l];
             V.emplace_back(l ? 4 * n : 4 * G * S.tiles(0) * S.K());
             if (ALONG) { ut.emplace_back(n); s.emplace_back(G * S.C); Vt.emplace_back(l ? 4 * n : 0); }
             else { ut.emplace_back(); s.emplace_back(); Vt.emplace_back(); }
@@ -523,7 +537,17 @@ template <class T, bool ALONG> struct Group {
         bordered = Room<T>(S.channels * (S.H + 2 * S.pad) * (S.W + 2 * S.pad));
     }
 
+    void keep(T* memory, I B) {
+        for (I l = 1; memory && l < S.depth; l++) {
+            u[l] = memory; memory += B * S.tiles(l - 1) * S.C;
+            r[l] = memory; memory += B * S.C;
+            kept[l] = memory; memory += B * S.tiles(l - 1) * S.C;
+        }
+    }
+
     const T* filters(const T* of, I l) const { for (I k = 0; k < l; k++) of += S.packed(k); return of; }
+
+    bool known(I l) const { return ALONG && l < S.depth && kept[l]; }
 
     void there(const T* x, I B) {
         I C = S.C;
@@ -533,35 +557,37 @@ template <class T, bool ALONG> struct Group {
             I P = B * S.tiles(l), last = l == S.depth - 1;
             const T *U = filters(packed, l), *Ua = ALONG ? filters(packed_a, l) : nullptr;
             if (l == 0) {
-                times_packed(V[0].p, U, u[0].p, 4 * P, S.K(), C, false);
+                times_packed(V[0].p, U, u[0], 4 * P, S.K(), C, false);
                 if (ALONG) times_packed(V[0].p, Ua, ut[0].p, 4 * P, S.K(), C, false);
             } else for (I k = 0; k < 16; k++) {
                 I from = k * P * C;
-                times_packed(V[l] + from, U + k * C * C, M + from, P, C, C, false);
+                if (!known(l)) times_packed(V[l] + from, U + k * C * C, M + from, P, C, C, false);
                 if (ALONG) {
                     times_packed(Vt[l] + from, U + k * C * C, Mt + from, P, C, C, false);
                     times_packed(V[l] + from, Ua + k * C * C, Mt + from, P, C, C, true);
                 }
             }
             const T *g = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
-            forward<T, ALONG>(M.p, Mt.p, u[l].p, ut[l].p, r[l].p, s[l].p, g, g + C, ga,
-                              ALONG ? ga + C : nullptr, V[l + 1].p, Vt[l + 1].p, B, S.h(l), S.w(l), C, l > 0,
-                              !last, 1e-5);
+            forward<T, ALONG>(M.p, Mt.p, u[l], ut[l].p, r[l], s[l].p, g, g + C, ga, ALONG ? ga + C : nullptr,
+                              V[l + 1].p, Vt[l + 1].p, B, S.h(l), S.w(l), C, l > 0, !last, known(l), 1e-5);
         }
     }
 
-    // From the derivatives of the features, in dV (and dVt); the gradient is added to g, that of the images put into dx.
-    void back(I B, T* g, T* dx) {
+    // From the derivatives of the features, in dV (and dVt); the gradient is added to g, except that the filters' is only
+    // collected, if it is wanted at all; that of the images is put into dx.
+    void back(I B, T* g, T* dx, bool by_filters) {
         I C = S.C;
         for (I l = S.depth - 1; l >= 0; l--) {
             I P = B * S.tiles(l), last = l == S.depth - 1;
             const T *gain = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
             const T *U = filters(packed, l) + S.filter(l), *Ua = ALONG ? filters(packed_a, l) + S.filter(l) : nullptr;
             T* dgain = g + S.gain(l);
-            backward<T, ALONG>(dV.p, dVt.p, u[l].p, ut[l].p, r[l].p, s[l].p, gain, gain + C,
-                               ga, M.p, Mt.p, dgain, dgain + C, B, S.h(l), S.w(l), C, l > 0, !last);
+            bool done = known(l + 1);
+            backward<T, ALONG>(dV.p, done ? kept[l + 1] : dVt.p, u[l], ut[l].p, r[l], s[l].p, gain, gain + C, ga, M.p,
+                               Mt.p, dgain, dgain + C, ALONG || last ? nullptr : kept[l + 1], B, S.h(l), S.w(l), C,
+                               l > 0, !last, done);
             if (l == 0) {
-                transposed_times(V[0].p, M.p, dU[0].p, S.K(), 4 * P, C);
+                if (by_filters) transposed_times(V[0].p, M.p, dU[0].p, S.K(), 4 * P, C);
                 if (!dx) continue;
                 I wide = S.wide(), pixels = 4 * S.tiles(0);
                 for (I n = 0; n < B; n++) {
@@ -571,12 +597,12 @@ template <class T, bool ALONG> struct Group {
                 }
             } else for (I k = 0; k < 16; k++) {
                 I from = k * P * C;
-                transposed_times(V[l] + from, M + from, dU[l] + k * C * C, C, P, C);
+                if (by_filters) transposed_times(V[l] + from, M + from, dU[l] + k * C * C, C, P, C);
                 times_packed(M + from, U + k * C * C, dV + from, P, C, C, false);
                 if (ALONG) {
-                    transposed_times(Vt[l] + from, Mt + from, dU[l] + k * C * C, C, P, C);
+                    if (by_filters) transposed_times(Vt[l] + from, Mt + from, dU[l] + k * C * C, C, P, C);
                     times_packed(Mt + from, Ua + k * C * C, dV + from, P, C, C, true);
-                    times_packed(Mt + from, U + k * C * C, dVt + from, P, C, C, false);
+                    if (!known(l)) times_packed(Mt + from, U + k * C * C, dVt + from, P, C, C, false);
                 }
             }
         }
@@ -600,9 +626,10 @@ static void linear(const Shape& S, const T* params, const T* a, const T* f, cons
 }
 
 // The gradient of Σ q·loss, or with a direction its product with a and the derivatives of that; g must be zero.
+// `kept`, if there is one, is filled by the gradient and used by the adjoint of the same images and parameters.
 template <class T, bool ALONG>
 static int derive(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, const T* x,
-                  const int64_t* y, const T* q, I B, T* g, T* value, T* dx) {
+                  const int64_t* y, const T* q, I B, T* kept, T* g, T* value, T* dx, bool by_filters) {
     I n = S.features(), K = S.classes, pixels = S.tiles(S.depth - 1), image = S.channels * S.H * S.W;
     for (I i = 0; i < B; i++) if (y[i] < 0 || y[i] >= K) return 1;
     Group<T, ALONG> group(S, params, packed, a, packed_a, std::min(B, GROUP), true);
@@ -612,6 +639,7 @@ static int derive(const Shape& S, const T* params, const T* packed, const T* a, 
     double total = 0;
     for (I first = 0; first < B; first += GROUP) {
         I some = std::min(GROUP, B - first);
+        group.keep(kept ? kept + first * S.kept() : nullptr, some);
         group.there(x + first * image, some);
         for (I i = 0; i < some; i++) {
             T weight = q[first + i], sum = 0, mean = 0;
@@ -639,9 +667,9 @@ static int derive(const Shape& S, const T* params, const T* packed, const T* a, 
             turn(df.p, group.dV + i * n, S.C, pixels);
             if (ALONG) turn(dft.p, group.dVt + i * n, S.C, pixels);
         }
-        group.back(some, g, dx ? dx + first * image : nullptr);
+        group.back(some, g, dx ? dx + first * image : nullptr, by_filters);
     }
-    group.end(g);
+    if (by_filters) group.end(g);
     *value = total;
     return 0;
 }
@@ -655,14 +683,16 @@ I packed_size(const Shape* S) {
 
 void pack(const Shape* S, const REAL* params, REAL* out) { pack_all(*S, params, out); }
 
+I kept_size(const Shape* S) { return S->kept(); }
+
 int gradient(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, const int64_t* y, const REAL* q, I B,
-             REAL* g, REAL* loss) {
-    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, g, loss, nullptr);
+             REAL* kept, REAL* g, REAL* loss) {
+    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, kept, g, loss, nullptr, true);
 }
 
 int adjoint(const Shape* S, const REAL* params, const REAL* packed, const REAL* a, const REAL* packed_a, const REAL* x,
-            const int64_t* y, const REAL* q, I B, REAL* g, REAL* slope, REAL* dx) {
-    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, g, slope, dx);
+            const int64_t* y, const REAL* q, I B, REAL* kept, REAL* g, REAL* slope, REAL* dx, I by_filters) {
+    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, kept, g, slope, dx, by_filters);
 }
 
 void logits(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, I B, REAL* out) {

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from fedptr.task import Batch, Task
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
 KEPT = 16  # student steps whose models are all kept
+ROOM = 400e6  # bytes for what else is kept of them
 
 
 class Auxiliary(NamedTuple):
@@ -44,11 +46,12 @@ class Step(NamedTuple):
 
     rows: Tensor | None
     augment: Augmentation
+    room: Tensor | None = None  # see `Batch`
 
     def batch(self, X: Tensor, y: Tensor) -> Batch:
         if self.rows is not None:
             X, y = X[self.rows], y[self.rows]
-        return Batch(self.augment(X), y)
+        return Batch(self.augment(X), y, room=None if self.room is None else self.room[: len(y)])
 
 
 @dataclass(frozen=True)
@@ -158,40 +161,55 @@ def arrival(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Ten
 
 
 def stretch_length(R: int) -> int:
-    """Of R student steps, every how many's model is kept for the way back."""
-    return 1 if R <= KEPT else math.isqrt(R)
+    """How many of R student steps are kept at a time for the way back."""
+    return R if R <= KEPT else math.isqrt(R)
+
+
+def room_for(size: int, steps: int) -> int:
+    """How many of the steps kept at a time have a place, of so many bytes, for what their adjoint can use."""
+    return min(steps, int(ROOM // size)) if size else 0
+
+
+def backwards(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Iterator[tuple[Tensor, Step | None]]:
+    """The student's trajectory from its end ŵ_R, each ŵ_r with the step that leaves it.
+
+    Of a long trajectory only every √R-th model is kept, and the stretch after it is computed anew when its turn comes.
+    """
+    stride = stretch_length(len(steps))
+    images = max(len(aux.y) if step.rows is None else len(step.rows) for step in steps)
+    one = task.room(images)
+    places = [task.room(images) for _ in range(room_for(0 if one is None else one.nbytes, stride))]
+    stretches = [steps[r : r + stride] for r in range(0, len(steps), stride)]
+    begins = [start]
+    for stretch in stretches[:-1]:
+        begins.append(arrival(task, begins[-1], aux, stretch))
+    for n, (begin, plain) in enumerate(zip(reversed(begins), reversed(stretches), strict=True)):
+        stretch = [step._replace(room=place) for step, place in zip_longest(plain, places[: len(plain)])]
+        path = list(student(task, begin, aux, stretch))
+        if n == 0:
+            yield path[-1], None
+        yield from zip(path[-2::-1], reversed(stretch), strict=True)
 
 
 def meta_gradient(
     task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]
 ) -> tuple[float, Tensor, Tensor]:
-    """L and its exact gradient with respect to X and β, by the adjoint sweep.
-
-    The student's models are kept for the way back. Of a long trajectory only every √R-th is, and the stretch after it
-    is computed anew when its turn comes.
-    """
-    stride = stretch_length(len(steps))
-    stretches = [steps[r : r + stride] for r in range(0, len(steps), stride)]
-    kept, arrived = [], start
-    for stretch in stretches:
-        kept.append(arrived)
-        arrived = arrival(task, arrived, aux, stretch)
+    """L and its exact gradient with respect to X and β, by the adjoint sweep."""
+    path = backwards(task, start, aux, steps)
+    arrived, _ = next(path)
     span2 = (start - end).square().sum()
     L = distance(arrived, end) / float(span2)
     a = 2 * (arrived - end) / span2
     gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
-    while stretches:
-        stretch = stretches.pop()
-        path = list(student(task, kept.pop(), aux, stretch[:-1]))
-        while path:
-            X = aux.X.detach().requires_grad_()
-            batch = stretch[len(path) - 1].batch(X, aux.y)
-            wanted = len(path) > 1 or bool(kept)  # nothing is asked of w_start
-            along, hx, hw = task.adjoint(path.pop(), batch, a, by_w=wanted)
-            (hX,) = torch.autograd.grad(batch.x, X, hx)  # back through the augmentation
-            gX -= aux.beta * hX
-            gbeta -= along
-            a = a if hw is None else a - aux.beta * hw
+    for w, step in path:
+        assert step is not None
+        X = aux.X.detach().requires_grad_()
+        batch = step.batch(X, aux.y)
+        along, hx, hw = task.adjoint(w, batch, a, by_w=w is not start)  # nothing is asked of w_start
+        (hX,) = torch.autograd.grad(batch.x, X, hx)  # back through the augmentation
+        gX -= aux.beta * hX
+        gbeta -= along
+        a = a if hw is None else a - aux.beta * hw
     return L, gX, gbeta
 
 

@@ -23,7 +23,7 @@ from fedptr.blocks import Blocked
 from fedptr.errors import UserError
 from fedptr.free import free
 from fedptr.keys import Key
-from fedptr.matching import stretch_length
+from fedptr.matching import room_for, stretch_length
 from fedptr.methods.fedavg import FedAvg
 from fedptr.models import Shape, build
 from fedptr.plan import MachinePlan, Plan
@@ -60,6 +60,7 @@ class Footprint(NamedTuple):
     block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
     chunk: float = CHUNK  # the same in an evaluation
     threads: int = 1  # each has a gradient of its own
+    room: int = 0  # what matching keeps of a student step
 
     def peak(self, images: float, times: Factors) -> float:
         """Of a gradient over so many images; the holes do not grow with tensors that are too large for the heap."""
@@ -161,17 +162,21 @@ def estimate(
     if aux and isinstance(method, Projected):
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
-        student = foot.peak(min(method.aux_batch or aux, aux), MATCHING)
+        images = min(method.aux_batch or aux, aux)
+        models, rooms = path_models(method.R), room_for(images * foot.room, stretch_length(method.R))
         phases["matching"] = (
-            student + IMAGES * foot.image * aux + (VECTORS + foot.threads + path_models(method.R)) * foot.model
+            foot.peak(images, MATCHING)
+            + IMAGES * foot.image * aux
+            + (VECTORS + foot.threads + models) * foot.model
+            + rooms * images * foot.room
         )
     return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
 
 
 def path_models(R: int) -> int:
-    """Models of the student's trajectory that are kept at a time."""
+    """Models of the student's trajectory that are kept at a time: where its stretches begin, and one stretch's."""
     stretch = stretch_length(R)
-    return R if stretch == 1 else R // stretch + 1 + stretch
+    return math.ceil(R / stretch) + stretch
 
 
 def auxiliary(method: FedAvg, classes: int) -> int:
@@ -207,7 +212,9 @@ def footprint(task: Classification) -> Footprint:
     sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
     if not isinstance(task, Blocked):
         return Footprint(*sizes)
-    return Footprint(*sizes, task.threads * task.at_once, task.threads * task.chunk, task.threads)
+    room = task.room(1)
+    blocks = task.threads * task.at_once, task.threads * task.chunk, task.threads
+    return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 
 def saved_tensors(task: Classification, n: int) -> list[int]:

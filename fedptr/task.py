@@ -36,6 +36,7 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     buffers: State | None = None  # updated in place by the model; None = fresh ones that are thrown away
+    room: Tensor | None = None  # where `grad` leaves what `adjoint` at the same w then need not do again
 
 
 class Adjoint(NamedTuple):
@@ -57,6 +58,7 @@ class Task(Protocol):
     def loss(self, w: Tensor, batch: Batch) -> Tensor: ...
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool) -> Adjoint: ...
+    def room(self, images: int) -> Tensor | None: ...
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
     def initial_buffers(self) -> Tensor | None: ...
     def unpack_buffers(self, flat: Tensor | None) -> State: ...
@@ -79,6 +81,10 @@ class Differentiable:
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         """One vector–Jacobian product of the gradient, for `fedptr.matching`."""
         return second_order(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
+
+    def room(self, images: int) -> Tensor | None:
+        """A row for every image of a batch, not filled in; None where nothing is kept."""
+        return None
 
     def initial_buffers(self) -> Tensor | None:
         return None

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedptr.blocks import Block, Blocked
+from fedptr.blocks import Blocked
 from fedptr.compiled import TOLERANCE
 from fedptr.keys import Key
 from fedptr.models import ConvNet
 from fedptr.native import UnavailableError, library
 from fedptr.samples import Samples
 from fedptr.task import Adjoint, Batch, Classification
+
+Furnished = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 GROUP = 3  # images that convnet.cpp has in work at a time
@@ -60,39 +62,46 @@ class Winograd(Blocked):
         )  # as `struct Shape`
         self._dtype = first.weight.dtype
         self._code = library("convnet", REAL[self._dtype])
-        self._code.packed_size.restype = ctypes.c_int64
-        self._packed_size = self._code.packed_size(self._shape)
+        self._code.packed_size.restype = self._code.kept_size.restype = ctypes.c_int64
+        self._packed_size, self._kept_size = self._code.packed_size(self._shape), self._code.kept_size(self._shape)
         self._compare()
 
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         w = self._checked(w)
         packed = self._pack(w)
 
-        def gradient(block: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+            x, y, q, room = block
             g, loss = torch.zeros_like(w), w.new_empty(())
-            self._call("gradient", w, packed, *block, len(block[0]), g, loss)
+            self._call("gradient", w, packed, x, y, q, len(y), room, g, loss)
             return g, loss
 
-        return self._total(gradient, batch)
+        return self._total(gradient, self._furnished(batch))
 
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         w, a = self._checked(w), self._checked(a)
         packed, packed_a = self._pack(w), self._pack(a)
 
-        def adjoint(block: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-            by_x, by_w, slope = torch.empty_like(block[0]), torch.zeros_like(w), w.new_empty(())
-            self._call("adjoint", w, packed, a, packed_a, *block, len(block[0]), by_w, slope, by_x)
-            return slope, by_x, by_w
+        def adjoint(block: Furnished) -> tuple[Tensor, Tensor, Tensor]:
+            x, y, q, room = block
+            hx, hw, slope = torch.empty_like(x), torch.zeros_like(w), w.new_empty(())
+            self._call("adjoint", w, packed, a, packed_a, x, y, q, len(y), room, hw, slope, hx, int(by_w))
+            return slope, hx, hw
 
-        return self._joined(adjoint, batch, by_w)
+        return self._joined(adjoint, self._furnished(batch), len(batch.y), by_w)
 
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
         w = self._checked(w)
         packed = self._pack(w)
         return self._scored(lambda x: self._predict(w, packed, x), data)
 
-    def _blocks(self, batch: Batch) -> Iterator[Block]:
-        return super()._blocks(batch._replace(x=self._checked(batch.x)))
+    def room(self, images: int) -> Tensor | None:
+        return torch.empty(images, self._kept_size, dtype=self._dtype) if self._kept_size else None
+
+    def _furnished(self, batch: Batch) -> Iterator[Furnished]:
+        rooms = repeat(None) if batch.room is None else self._checked(batch.room).split(self.block)
+        for block, room in zip(self._blocks(batch._replace(x=self._checked(batch.x))), rooms, strict=False):
+            yield *block, room
 
     def _predict(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
         out = w.new_empty(len(x), self.classes)
@@ -110,9 +119,8 @@ class Winograd(Blocked):
             raise TypeError(f"the model computes in {self._dtype}, and was given {t.dtype}")
         return t.detach().contiguous()
 
-    def _call(self, name: str, *args: Tensor | int) -> None:
-        plain = (ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, Tensor) else ctypes.c_int64(arg) for arg in args)
-        if getattr(self._code, name)(self._shape, *plain) and name in ("gradient", "adjoint"):
+    def _call(self, name: str, *args: Tensor | int | None) -> None:
+        if getattr(self._code, name)(self._shape, *map(plain, args)) and name in ("gradient", "adjoint"):
             raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
 
     def _compare(self) -> None:
@@ -131,3 +139,10 @@ class Winograd(Blocked):
         )
         if not off <= TOLERANCE:
             raise UnavailableError(f"its results differ by {off:.0e}")
+
+
+def plain(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
+    """An argument as C++ takes it."""
+    if isinstance(arg, int):
+        return ctypes.c_int64(arg)
+    return ctypes.c_void_p(None if arg is None else arg.data_ptr())

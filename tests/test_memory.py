@@ -118,7 +118,7 @@ def test_matching_grows_with_its_images_or_its_batch() -> None:
     assert matching(ipc=10, aux_batch=10) < 2 * matching(ipc=1)
     assert matching(ipc=1, aux_batch=10**6) == matching(ipc=1)
     assert matching(ipc=1, R=15) - matching(ipc=1, R=10) == 5 * FOOT.model
-    assert matching(ipc=1, R=40) - matching(ipc=1, R=10) == 3 * FOOT.model  # 6 kept, and a stretch of 6 with its end
+    assert matching(ipc=1, R=40) - matching(ipc=1, R=10) == 2 * FOOT.model  # 7 stretches of 6, and 1 of 10
     batched = needed(method={"name": "fedptr", "ipc": 100, "aux_batch": 10})
     assert batched.phases["projection"] > batched.phases["matching"]  # which always takes all
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedptr import heap, native
+from fedptr import heap, matching, native
 from fedptr.experiment import prepare
 from fedptr.federation import federate
+from fedptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
 from fedptr.models import MLP, ConvNet
 from fedptr.native import UnavailableError, library
 from fedptr.plan import check
@@ -114,6 +115,48 @@ def test_threads_do_not_change_a_bit() -> None:
     turned = batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last))
     assert torch.equal(one.grad(w, turned)[0], one.grad(w, batch)[0]), "however the images lie in memory"
     assert one.adjoint(w, batch, a, by_w=False).by_w is None
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_gradient_left_spares_the_adjoint_work_and_changes_nothing(kind: Kind, dtype: torch.dtype) -> None:
+    plain = make(kind, dtype)
+    task = fast(plain, threads=2)
+    w, batch, a = work(plain, 11)
+    left = batch._replace(room=task.room(11))
+    if left.room is None:
+        assert kind == KINDS["one layer"], "there only the first layer, which is cheap, could be kept"
+        return
+    left.room.fill_(math.nan)
+    assert all(map(torch.equal, task.grad(w, left), task.grad(w, batch)))
+    assert left.room.isfinite().all(), "all of it is used"
+    before = left.room.clone()
+    few = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+    for mine, theirs in zip(task.adjoint(w, left, a), task.adjoint(w, batch, a), strict=True):
+        assert off(mine, theirs) < few
+    assert torch.equal(left.room, before), "it may be used again"
+    left.room.mul_(1.5)
+    assert off(task.adjoint(w, left, a).by_w, task.adjoint(w, batch, a).by_w) > 0.01, "it is really used"
+
+
+@pytest.mark.parametrize("R", [3, 20])
+def test_matching_with_and_without_room(R: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with room for some steps only, and with minibatches of different sizes."""
+    plain = make(KINDS["not square"], torch.float64)
+    task = fast(plain)
+    w, batch, a = work(plain, 7)
+    aux = Auxiliary(batch.x, batch.y, torch.tensor(0.05).double(), torch.zeros_like(batch.x), torch.tensor(0.0))
+    how = Matching(H=1, R=R, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=3, dsa=True)
+    steps = draw_steps(how, 7, plain.shape, torch.Generator().manual_seed(1), torch.Generator().manual_seed(2))
+    L, gX, gbeta = meta_gradient(plain, w, w + 0.01 * a, aux, steps)
+    one = task.room(3)
+    assert one is not None
+    for bytes_ in (0, 2 * one.nbytes, 1e9):
+        monkeypatch.setattr(matching, "ROOM", bytes_)
+        got = meta_gradient(task, w, w + 0.01 * a, aux, steps)
+        assert pytest.approx(L, rel=1e-11) == got[0]
+        assert off(got[1], gX) < 1e-9
+        assert off(got[2], gbeta) < 1e-9
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
