@@ -6,8 +6,8 @@ Such rounds take minutes, so their parts are measured in turns and put together:
     C  matching with H = 2 on the server                    D  one run of the student, with which matching ends
     E  projection on the server                             F  FedPTR round like A: with H = 2, and projection
 
-An outer step is o = (C − D)/2. FedAvg takes 12.5·A and FedPTR-S 12.5·B + H·o + D + E. Clients may run two at a time; with
-H = 2 two of them spend F − B beside training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
+An outer step is o = (C − D)/2. FedAvg takes 12.5·A and FedPTR-S 12.5·B + H·o + D + E. Clients may run two at a time;
+with H = 2 two of them spend F − B beside training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
 `--full` runs the real rounds too.
 """
 

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -70,25 +70,33 @@ class Visit(NamedTuple):
     seconds: float
 
 
+Visits = Callable[
+    [FedAvg, State, Mapping[int, State], Mapping[int, Site], Faults, bool], tuple[dict[int, Visit], dict[int, str]]
+]  # see `visit_all`
+
+
 def federate(
     method: FedAvg,
     task: Task,
-    clients: Sequence[Samples],
+    clients: Sequence[Samples | int],
     test: Samples | None = None,
     rounds: Rounds | None = None,
     local: Local | None = None,
     faults: Faults | None = None,
     start: Run | None = None,
     shelf: Shelf | None = None,
+    visits: Visits | None = None,
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`.
 
-    Clients' states are kept in memory, or on a shelf with a budget; a run that goes on keeps the shelf it has.
+    Clients' states are kept in memory, or on a shelf with a budget; a run that goes on keeps the shelf it has. `visits`
+    is another way than `visit_all` to let a cohort visit; of clients that are elsewhere the number of samples will do.
     """
     rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         verify(settings, name)
-    sizes = {i: len(data) for i, data in enumerate(clients) if len(data)}
+    counts = [data if isinstance(data, int) else len(data) for data in clients]
+    sizes = {i: size for i, size in enumerate(counts) if size}
     if not sizes:
         raise UserError("no client has any data; check the split")
     known, total = sorted(sizes), sum(sizes.values())
@@ -98,9 +106,10 @@ def federate(
         key = Key(rounds.seed).at("round", t)
         site = replace(server, local=replace(local, lr=local.lr * local.decay**t), key=key.at("server"), round=t)
         cohort = draw_cohort(known, rounds, key)
-        sites = {i: client_site(site, rounds.seed, i, clients[i], total) for i in cohort}
+        sites = {i: client_site(site, rounds.seed, i, clients[i], sizes[i], total) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
-        run = next_round(method, run, site, sites, test if due else None, faults, rounds.on_failure == "drop")
+        asked = (faults, rounds.on_failure == "drop", visits or visit_all)
+        run = next_round(method, run, site, sites, test if due else None, *asked)
         yield run
 
 
@@ -109,10 +118,11 @@ def last(runs: Iterable[Run]) -> Run:
     return collections.deque(runs, maxlen=1).pop()
 
 
-def client_site(site: Site, seed: int, i: int, data: Samples, total: int) -> Site:
+def client_site(site: Site, seed: int, i: int, data: Samples | int, size: int, total: int) -> Site:
     """A client's place in the round of the server's `site`."""
     key = Key(seed).at("round", site.round, "client", i)
-    return replace(site, key=key, data=data, share=site.clients * len(data) / total)
+    here = None if isinstance(data, int) else data
+    return replace(site, key=key, data=here, size=size, share=site.clients * size / total)
 
 
 def next_round(
@@ -123,6 +133,7 @@ def next_round(
     test: Samples | None,
     faults: Faults,
     tolerant: bool,
+    visits_of: Visits,
 ) -> Run:
     """One round: broadcast, the cohort's visits in client order, aggregation, evaluation."""
     clock = Clock()
@@ -132,9 +143,9 @@ def next_round(
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
     clock.lap("broadcast")
-    visits, dropped = visit_all(method, msg, run.clients, sites, faults, tolerant)
+    visits, dropped = visits_of(method, msg, run.clients, sites, faults, tolerant)
     clock.lap("visits")
-    replies = [Reply(i, len(sites[i].samples), visits[i].reply) for i in sorted(visits)]
+    replies = [Reply(i, sites[i].size, visits[i].reply) for i in sorted(visits)]
     server = aggregate(method, server, replies, site) if replies else server
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))

@@ -21,12 +21,13 @@ class Site:
     round: int  # t, counted from 0
     clients: int  # N, the clients that have data
     data: Samples | None = None
+    size: int = 0  # m_i, also where the data is elsewhere
     part: float = 1.0  # of its local steps a straggler has time for
     share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
 
     @property
     def samples(self) -> Samples:
-        assert self.data is not None, "the server has no data"
+        assert self.data is not None, "there is no data at this site"
         return self.data
 
 
