@@ -26,7 +26,8 @@ INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; see the files in this folder for what exactly is measured. Every value is the median over
 repeats of a ratio within one repeat, in which we, the reference and a float32 matrix product (2048³) run in turns;
-the spread is the range between the quartiles. A value without a goal is there to be read beside the others.
+the spread is the range between the quartiles. A value without a goal is there to be read beside the others. Our side
+computes a block of images on every core; references have processes of their own, with PyTorch's settings as they are.
 """
 
 
@@ -102,7 +103,6 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "torch": torch.__version__,
-        "threads": str(torch.get_num_threads()),
     }
 
 

@@ -249,3 +249,64 @@ def test_json_cannot_end_its_element() -> None:
     text = embedded(["</script><!--", "&lt;"])
     assert not set("<>&") & set(text)
     assert json.loads(text) == ["</script><!--", "&lt;"]
+
+
+@pytest.fixture
+def reproduced(tmp_path: Path) -> Path:
+    """A recipe's folder beside its runs, as `fedptr reproduce` leaves them."""
+    for method in ("fedavg", "fedptr"):
+        made_run(tmp_path / "runs" / method / "seed0", tables(method))
+    cells = [
+        {"row": "α <b>", "column": "fedavg", "paper": 55.43, "mean": 41.2, "ci95": 0.4, "accuracies": {"0": 1, "1": 2}},
+        {"row": "α <b>", "column": "fedptr", "paper": 69.04, "mean": 40.1, "ci95": 0.2, "gap": -1.1, "gap_ci95": 0.3,
+         "paper_gap": 13.61, "verdict": "contradicts", "accuracies": {"0": 40.1, "1": 40.2}},
+        {"row": "α <b>", "column": "feddc", "paper": 52.5, "accuracies": {}, "failures": {"0": "it diverged"}},
+    ]  # fmt: skip
+    folders = {"fedavg": ["runs/fedavg/seed0", "runs/fedavg/seed1"], "fedptr": ["runs/fedptr/seed0"], "feddc": []}
+    data = {
+        "title": "Table 1",
+        "scale": "cpu",
+        "reference": "fedavg",
+        "reduced": {"model.width": {"paper": [128], "here": [32]}},
+    }
+    whole = {**data, "cells": [{**cell, "folders": folders[str(cell["column"])]} for cell in cells]}
+    (tmp_path / "table1").mkdir()
+    (tmp_path / "table1" / "reproduce.json").write_text(json.dumps(whole))
+    return tmp_path / "table1"
+
+
+def test_a_reproduction_is_shown_beside_the_paper(reproduced: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert cli.main(["report", str(reproduced), "-o", str(out)]) == 0
+    text = out.read_text()
+    assert len(find([reproduced])[0]) == 2, "the runs that its table names, as far as they are there"
+    for words in (
+        "41.2 ± 0.4",
+        "paper 69.0",
+        "-1.1 ± 0.3 (+13.6)",
+        ">contradicts<",
+        "128 → 32",
+        ">failed<",
+        "α &lt;b&gt;",
+    ):
+        assert words in text
+
+
+def test_a_reproduction_does_not_lead_out_of_its_folder(reproduced: Path, tmp_path: Path) -> None:
+    path = reproduced / "reproduce.json"
+    made_run(tmp_path.parent / "elsewhere" / "run", tables())
+    path.write_text(path.read_text().replace("runs/fedptr/seed0", "../elsewhere/run"))
+    assert len(find([reproduced])[0]) == 1
+
+
+def test_fuzzed_reproductions_are_shown_or_refused(reproduced: Path, tmp_path: Path, capsys: Capture) -> None:
+    path, rng, codes = reproduced / "reproduce.json", random.Random(0), set()
+    whole = path.read_bytes()
+    odd = [b"NaN", b"1e999", b"null", b'"x"', b"[]", b"{}", b"-1", b"true"]
+    values = [match.span() for match in re.finditer(rb'(?<=: )([\d.e-]+|"[^"]*"|\[[^\]]*\])', whole)]
+    for k in range(60):
+        first, last = rng.choice(values)
+        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else mutate(whole, rng))
+        codes.add(cli.main(["report", str(reproduced), "-o", str(tmp_path / "page.html"), "--force"]))
+    assert codes == {0, 2}
+    assert "Traceback" not in capsys.readouterr().err

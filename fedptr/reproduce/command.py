@@ -21,6 +21,7 @@ from fedptr.errors import UserError
 from fedptr.history import jsonable
 from fedptr.lock import StoppedError, locked
 from fedptr.report.page.find import find
+from fedptr.report.page.reproduced import tables as reproduced
 from fedptr.report.page.write import page
 from fedptr.reproduce import figures, tables
 from fedptr.reproduce.outcome import Outcome, gather
@@ -80,7 +81,7 @@ def write(outcome: Outcome, folder: Path, out: Path) -> None:
     figures.plot(outcome, folder / "curves")
     begun = [path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()]
     if begun:
-        write_text(folder / "report.html", page(find(begun)[0], []))
+        write_text(folder / "report.html", page(find(begun)[0], [], reproduced([folder])))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedptr.data.progress import notice
 from fedptr.errors import UserError
 from fedptr.report.page.find import find
+from fedptr.report.page.reproduced import tables
 from fedptr.report.page.write import page
 from fedptr.sealed import write_text
 
@@ -18,10 +19,11 @@ def report(args: argparse.Namespace) -> int:
         raise UserError(f"{out} is a folder; name a file to write, like -o {out / 'report.html'}")
     if out.exists() and not args.force:
         raise UserError(f"{out} exists; choose another with -o, or add --force to replace it")
-    runs, problems = find([Path(folder) for folder in args.dirs])
+    folders = [Path(folder) for folder in args.dirs]
+    runs, problems = find(folders)
     for problem in problems:
         notice(problem)
-    text = page(runs, problems)
+    text = page(runs, problems, tables(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)

@@ -16,10 +16,11 @@ from fedptr.folder import CHECKPOINTS
 from fedptr.history import NAME as ROUNDS
 from fedptr.history import Record
 from fedptr.plan import Plan
+from fedptr.report.page import reproduced
+from fedptr.report.page.numbers import sound
 from fedptr.sealed import DamagedError
 
 PLAN = "plan.toml"
-LARGEST = 1e100  # what is larger was never measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +46,14 @@ class Found:
 
 
 def find(folders: Sequence[Path]) -> tuple[list[Found], list[str]]:
-    """All runs below the folders, each once, and a sentence about every one that is damaged."""
+    """All runs below the folders or in their reproductions' tables, each once, and a sentence about the damaged."""
     places: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; name folders of runs or comparisons")
         here = list(walk(folder))
+        for table in reproduced.tables([folder]):
+            here += [place for place in table["runs"] if (place / PLAN).is_file() and (place / ROUNDS).is_file()]
         if not here:
             raise UserError(f"{folder} holds no run (a folder with {PLAN} and {ROUNDS}); name another folder")
         for place in here:
@@ -94,11 +97,6 @@ def so_far(path: Path) -> list[Record]:
         raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
         raise DamagedError(f"{path.name} is not JSON, a line a round") from None
-
-
-def sound(value: Any) -> bool:
-    """A number that can be computed with."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def check(records: Sequence[Any]) -> None:

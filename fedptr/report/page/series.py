@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedptr.history import Record
-from fedptr.report.page.find import Found, sound
+from fedptr.report.page.find import Found
+from fedptr.report.page.numbers import sound
 from fedptr.summary import LAST
 
 POINTS = 250  # a curve has at most so many

@@ -11,10 +11,11 @@ from importlib.resources import files
 from typing import Any
 
 import fedptr
+from fedptr.report.page import reproduced, tables
 from fedptr.report.page import series as figures
-from fedptr.report.page import tables
 from fedptr.report.page.find import Found
 from fedptr.report.page.group import Group, Series, group, text_of
+from fedptr.report.page.reproduced import Table
 from fedptr.report.page.splits import class_names, splits
 from fedptr.report.page.style import styles
 from fedptr.report.page.view import sheets, view
@@ -25,8 +26,8 @@ EAGER = "//# allFunctionsCalledOnLoad\n"  # tells Chromium to compile all at onc
 AXES = {"rounds": "rounds", "seconds": "seconds", "mb": "MB sent"}
 
 
-def page(runs: Sequence[Found], problems: Sequence[str]) -> str:
-    """The whole file as text; the same runs give the same page."""
+def page(runs: Sequence[Found], problems: Sequence[str], reproductions: Sequence[Table] = ()) -> str:
+    """The whole file as text; the same runs give the same page. What `fedptr reproduce` found of them comes first."""
     groups = group(runs)
     data = [described(one, look) for look in [styles(groups)] for one in groups]
     spend(data, BUDGET)
@@ -36,6 +37,7 @@ def page(runs: Sequence[Found], problems: Sequence[str]) -> str:
     scripts["plotly"] = EAGER + get_plotlyjs()
     body = "".join([
         header(runs, groups, problems),
+        *map(reproduced.section, reproductions),
         *(section(i, one, about) for i, (one, about) in enumerate(zip(groups, data, strict=True))),
         provenance(groups),
         f'<script type="application/json" id="data">{embedded(data)}</script>',
