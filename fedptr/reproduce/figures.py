@@ -65,6 +65,8 @@ def costs(outcome: Outcome, path: Path) -> list[Path]:
             axes.errorbar(seconds, mean, yerr=half if n > 1 else None, fmt="o", color=colour, capsize=3)
             axes.annotate(column.name, (seconds, mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
         axes.set(title=row.label, xlabel="seconds per round", ylabel="accuracy, last five rounds (%)", xscale="log")
+        for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:g}")
         axes.margins(x=0.2)
         axes.grid(alpha=0.3)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")

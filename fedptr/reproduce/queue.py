@@ -23,13 +23,13 @@ from fedptr.history import Record
 from fedptr.lock import StoppedError, stoppable
 from fedptr.plan import Plan
 from fedptr.reproduce.recipe import Cell, fingerprint
+from fedptr.reproduce.splits import SIZES
 from fedptr.runner import load_plan, resume
 from fedptr.sealed import DamagedError, write_text
 from fedptr.speed import gradients
 from fedptr.summary import finished
 
 LOOK = 0.5  # seconds between two looks at the jobs
-CLASSES, IMAGES = 10, 50_000  # of a dataset that was not looked at
 LOG = "log.txt"
 
 
@@ -63,7 +63,8 @@ class Board:
 
 def units(plan: Plan) -> float:
     """What a run costs, in gradients of one image: a measure of time that needs no model."""
-    return gradients(plan, CLASSES, plan.data.subset or IMAGES)
+    classes, each = SIZES.get(plan.data.name, SIZES["cifar10"])
+    return gradients(plan, classes, plan.data.subset or classes * each)
 
 
 def work(cells: Sequence[Cell], jobs: int, show: Callable[[Board], None]) -> Board:

@@ -10,13 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from fedptr.data.partition import partition
-from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
 from fedptr.plan import check
 from fedptr.reproduce.recipe import Column, Recipe
 from fedptr.sealed import write_text
 
 NOBODY = Column("", {})
+SIZES = {  # classes, and images of each, without opening the files
+    "fashion-mnist": (10, 6000),
+    "cifar10": (10, 5000),
+    "cifar100": (100, 500),
+    "tiny-imagenet": (200, 500),
+}
 
 
 def splits(recipe: Recipe, out: Path) -> int:
@@ -35,18 +40,15 @@ def splits(recipe: Recipe, out: Path) -> int:
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "table.md", "\n".join(lines) + "\n")
-    write_text(folder / "reproduce.json", json.dumps(found, indent=1) + "\n")
+    write_text(folder / "splits.json", json.dumps(found, indent=1) + "\n")
     Console().print(table)
     print(f"table: {folder / 'table.md'}")
     return 0
 
 
-SIZES = {"fashion-mnist": (10, 6000), "cifar10": (10, 5000), "cifar100": (100, 500)}  # classes, images of each
-
-
 def classes(name: str) -> int:
-    if name not in SIZES or name not in SOURCES:
-        raise UserError(f"the number of images of {name} is not known here; use fashion-mnist, cifar10 or cifar100")
+    if name not in SIZES:
+        raise UserError(f"the number of images of {name} is not known here; use {', '.join(SIZES)}")
     return SIZES[name][0]
 
 
