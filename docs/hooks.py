@@ -145,5 +145,59 @@ def pulls() -> str:
 
 
 def results(name: str) -> str:
+    """What somebody wrote about the results of a method (or all), and its numbers as they are in results/."""
     path = ROOT / "results" / name
-    return path.read_text(encoding="utf-8") if path.exists() else NOT_YET.format(name=name)
+    words = path.read_text(encoding="utf-8") if path.exists() else ""
+    numbers = compared() if name == "choose.md" else measured(name.removesuffix(".md"))
+    return "\n\n".join(part for part in (words, numbers) if part) or NOT_YET.format(name=name)
+
+
+def tables() -> list[dict[str, Any]]:
+    """What `fedptr reproduce` found at the scale whose results are kept here, Table 1 first."""
+    found = sorted((ROOT / "results" / "cpu").glob("*/reproduce.json"), key=lambda path: path.parent.name)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in found]
+
+
+def measured(name: str) -> str:
+    """A method's cells in all tables."""
+    lines = [
+        f"| {data['title'].partition(':')[0]}, {cell['row']} | {number(cell)} | {theirs(cell)} | {gap(cell, data)} |"
+        for data in tables()
+        for cell in data["cells"]
+        if cell["column"] == name and "mean" in cell
+    ]
+    head = ["| `cpu` scale | accuracy % | paper | gap (paper's), verdict |", "|---|---:|---:|---|"]
+    more = "\nHow they were made, and what we think of them: `results/README.md` in the repository."
+    return "\n".join([*head, *lines, more]) if lines else ""
+
+
+def compared() -> str:
+    """Table 1's accuracies, a row for each condition."""
+    data = next((data for data in tables() if data["recipe"] == "table1"), None)
+    if data is None:
+        return ""
+    columns = list(dict.fromkeys(cell["column"] for cell in data["cells"]))
+    lines = [f"| | {' | '.join(columns)} |", "|---" + "|---:" * len(columns) + "|"]
+    for row in dict.fromkeys(cell["row"] for cell in data["cells"]):
+        cells = {cell["column"]: cell for cell in data["cells"] if cell["row"] == row and "mean" in cell}
+        if cells:
+            shown = (number(cells[column]) if column in cells else "–" for column in columns)
+            lines.append(f"| {row} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def number(cell: dict[str, Any]) -> str:
+    several = len(cell["accuracies"]) > 1
+    return f"{cell['mean']:.1f}" + (f" ± {cell['ci95']:.1f}" if several else "")
+
+
+def theirs(cell: dict[str, Any]) -> str:
+    return "–" if cell["paper"] is None else f"{cell['paper']:.1f}"
+
+
+def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
+    if cell["column"] == data["reference"] or cell["gap"] is None:
+        return "–"
+    several = f" ± {cell['gap_ci95']:.1f}" if len(cell["accuracies"]) > 1 else ""
+    paper = f" ({cell['paper_gap']:+.1f}), {cell['verdict']}" if cell["paper_gap"] is not None else ""
+    return f"{cell['gap']:+.1f}{several}{paper}"

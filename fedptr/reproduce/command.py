@@ -25,7 +25,7 @@ from fedptr.report.page.reproduced import tables as reproduced
 from fedptr.report.page.write import page
 from fedptr.reproduce import figures, tables
 from fedptr.reproduce.outcome import Outcome, gather
-from fedptr.reproduce.queue import Board, work
+from fedptr.reproduce.queue import Board, look, work
 from fedptr.reproduce.recipe import Cell, Recipe, cells, load, names
 from fedptr.reproduce.splits import splits
 from fedptr.sealed import write_text
@@ -47,7 +47,7 @@ def reproduce(args: argparse.Namespace) -> int:
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), shown(recipe, args.scale, args.seeds, wanted) as show:
-        board = work(wanted, jobs, show)
+        board = look(wanted) if args.no_runs else work(wanted, jobs, show)
     outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
     write(outcome, folder, out)
     Console().print(tables.live(outcome, board))

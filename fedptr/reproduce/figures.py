@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from fedptr.history import Record
 from fedptr.reproduce.outcome import Outcome, Result
+from fedptr.reproduce.recipe import Row
 
 NAMES = {
     "test_accuracy": "test accuracy (%)",
@@ -16,20 +18,18 @@ NAMES = {
     "cos_local": "cosine with the local step, mean over clients",
     "distances": "‖w_j − w̃_j‖, mean over clients",
 }
+BESIDE = 3  # panels
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 
 
 def plot(outcome: Outcome, path: Path) -> list[Path]:
     """One panel a row of the recipe; PNG and SVG."""
-    from matplotlib.figure import Figure
-
     recipe = outcome.recipe
     plots = recipe.plots or ("test_accuracy",)
     if plots == ("cost",):
         return costs(outcome, path)
-    figure = Figure(figsize=(6.4 * len(recipe.rows), 4.4), layout="constrained")
-    panels = figure.subplots(1, len(recipe.rows), squeeze=False)[0]
-    for row, axes in zip(recipe.rows, panels, strict=True):
+    figure, panels = paned(outcome, 6.4, 4.4)
+    for row, axes in panels:
         number = 0
         for column in recipe.columns:
             result = outcome.at(row, column)
@@ -42,20 +42,31 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
         axes.set_xlabel("round")
         axes.set_ylabel(NAMES[plots[0]] if len(plots) == 1 else "cosine with the real global step")
         axes.grid(alpha=0.3)
-        if number:
-            axes.legend(fontsize=8)
+        axes.legend(fontsize=8)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
     return saved(figure, path)
 
 
-def costs(outcome: Outcome, path: Path) -> list[Path]:
-    """Accuracy against seconds, a point a column."""
+def paned(outcome: Outcome, width: float, height: float) -> tuple[Any, list[tuple[Row, Any]]]:
+    """A figure with a panel for every row of which something is known, some beside each other."""
     from matplotlib.figure import Figure
 
+    columns = outcome.recipe.columns
+    rows = [row for row in outcome.recipe.rows if any(outcome.at(row, column).runs for column in columns)]
+    across = min(BESIDE, max(1, len(rows)))
+    down = max(1, math.ceil(len(rows) / across))
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for empty in panels[len(rows) :]:
+        empty.axis("off")
+    return figure, list(zip(rows, panels, strict=False))
+
+
+def costs(outcome: Outcome, path: Path) -> list[Path]:
+    """Accuracy against seconds, a point a column."""
     recipe = outcome.recipe
-    figure = Figure(figsize=(7.2 * len(recipe.rows), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(recipe.rows), squeeze=False)[0]
-    for row, axes in zip(recipe.rows, panels, strict=True):
+    figure, panels = paned(outcome, 7.2, 4.6)
+    for row, axes in panels:
         for number, column in enumerate(recipe.columns):
             result = outcome.at(row, column)
             if not result.runs:

@@ -86,6 +86,15 @@ def work(cells: Sequence[Cell], jobs: int, show: Callable[[Board], None]) -> Boa
     return board
 
 
+def look(cells: Sequence[Cell]) -> Board:
+    """What is finished already."""
+    board = Board({cell.folder: cell.plan for cell in cells})
+    for folder, plan in board.plans.items():
+        known(board, folder, plan)
+    board.found = board.work[0]
+    return board
+
+
 def known(board: Board, folder: Path, plan: Plan) -> bool:
     with contextlib.suppress(DamagedError):
         result = finished(folder)

@@ -185,7 +185,7 @@ def live(outcome: Outcome, board: Board) -> Table:
     table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption)
     table.add_column("")
     for column in recipe.columns:
-        table.add_column(column.name, justify="right")
+        table.add_column(column.name, justify="right", overflow="fold")
     for row in recipe.rows:
         table.add_row(row.label, *(status(result, board) for result in across(outcome, row)))
     return table
@@ -201,7 +201,7 @@ def status(result: Result, board: Board) -> str:
         return "round " + " ".join(going)
     if not result.runs and not result.failures:
         return "·"
-    return with_paper(number(result), result.paper)
+    return number(result) + ("" if result.paper is None else f"\n({result.paper:.2f})")  # it may be narrow
 
 
 def duration(seconds: float) -> str:
