@@ -6,6 +6,7 @@ import csv
 import io
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -182,7 +183,8 @@ def live(outcome: Outcome, board: Board) -> Table:
     left = "" if board.left is None or done >= total else f", about {duration(board.left)} left"
     failed = f", {len(board.failed)} failed" if board.failed else ""
     caption = f"{len(board.done)} of {len(board.plans)} runs{failed}{left}; the paper's numbers in brackets"
-    table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption)
+    table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption, box=SIMPLE_HEAD)
+    table.padding, table.pad_edge = (0, 1, 0, 0), False  # many columns on a narrow screen
     table.add_column("")
     for column in recipe.columns:
         table.add_column(column.name, justify="right", overflow="fold")
@@ -201,7 +203,7 @@ def status(result: Result, board: Board) -> str:
         return "round " + " ".join(going)
     if not result.runs and not result.failures:
         return "·"
-    return number(result) + ("" if result.paper is None else f"\n({result.paper:.2f})")  # it may be narrow
+    return number(result) + ("" if result.paper is None else f"\n({result.paper:.1f})")
 
 
 def duration(seconds: float) -> str:
