@@ -1,21 +1,33 @@
-"""`fedptr --help` answers without importing torch."""
+"""`fedptr --help` answers without importing torch; how long a run waits for its compiled code, at first and later.
+
+Three runs of one round on digits in turns: eager, compiled with an empty cache, and compiled with a full one.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from results import Goal, Row, row
 from scale import Scale
-from timing import interleaved, ratios
+from timing import Work, interleaved, ratios, spread
 
 HELP = ["-m", "fedptr", "--help"]
+RUN = ["-m", "fedptr", "run", "--rounds", "1", "--subset", "200", "--force"]
+MODELS = {
+    "the ConvNet's C++": ["--model", "convnet", "--width", "32"],
+    "torch.compile of a LeNet": ["--model", "lenet"],
+}
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, **variables: str) -> str:
     """Runs Python and gives back what it printed as errors."""
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stderr
+    command, env = [sys.executable, *arguments], {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stderr
 
 
 def figures(scale: Scale) -> Iterator[Row]:
@@ -23,3 +35,23 @@ def figures(scale: Scale) -> Iterator[Row]:
     yield row("fedptr --help: imports of torch", "none", [float("torch" in imported)], "", Goal("=", 0))
     times = interleaved({"help": lambda: run(*HELP), "pass": lambda: run("-c", "pass")}, scale.repeats)
     yield row("fedptr --help: time", "python -c pass", ratios(times, "help", "pass"), times=times)
+    for name, model in list(MODELS.items())[: 1 if scale.quick else None]:
+        with tempfile.TemporaryDirectory() as folder:
+            times = interleaved(starts(model, Path(folder)), 1 if scale.quick else 3)
+        took = ", ".join(f"{kind} {spread(times[kind]).median:.1f} s" for kind in ("eager", "cold", "warm"))
+        for kind, words in (("cold", "with an empty cache"), ("warm", "from the cache")):
+            title = f"a run of one round, {name} {words}"
+            yield row(title, "the same run, eager", ratios(times, kind, "eager"), times=times, note=took)
+
+
+def starts(model: list[str], folder: Path) -> dict[str, Work]:
+    def once(when: str, cache: str) -> None:
+        out = ["--compile", when, "--out", str(folder / "out")]
+        run(*RUN, *model, *out, XDG_CACHE_HOME=cache, TORCHINDUCTOR_CACHE_DIR=str(Path(cache) / "inductor"))
+
+    def cold() -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as empty:
+            once("on", empty)
+
+    full = str(folder / "full")
+    return {"eager": lambda: once("off", full), "cold": cold, "warm": lambda: once("on", full)}

@@ -22,6 +22,7 @@ from fedptr.data.dataset import Dataset
 from fedptr.experiment import make_task
 from fedptr.federation import federate, last
 from fedptr.plan import check
+from fedptr.speed import fast
 from fedptr.summary import peak_memory, reset_peak_memory
 
 Case = dict[str, Any]
@@ -47,7 +48,8 @@ def states(clients: int, method: str, **settings: Any) -> Case:
 
 
 def case(shape: tuple[int, ...], clients: int, n: int, tests: int, model: Any, method: Any, local: Any) -> Case:
-    plan = {"run": {"rounds": 4}, "model": model, "method": method, "local": local}
+    machine = {"compile": "on" if model.pop("native", False) else "off", "threads": 2}
+    plan = {"run": {"rounds": 4}, "model": model, "method": method, "local": local, "machine": machine}
     return {"shape": shape, "clients": clients, "n": n, "tests": tests, "plan": plan}
 
 
@@ -60,6 +62,11 @@ def cases() -> dict[str, Case]:
             found |= {f"{name}, batch {batch}": training(shape, batch, **model) for batch in (50, 500)}
             found |= {f"{name}, 1000 test images": evaluation(shape, **model)}
             found |= {f"{name}, matching, ipc {ipc}": matching(shape, ipc, **model) for ipc in (1, 10)}
+    for width in (32, 128):
+        model, name = {"name": "convnet", "width": width, "native": True}, f"convnet {width} in C++, 3×32×32"
+        found |= {f"{name}, batch 500": training(PHOTO, 500, **model)}
+        found |= {f"{name}, 1000 test images": evaluation(PHOTO, **model)}
+        found |= {f"{name}, matching, ipc {ipc}": matching(PHOTO, ipc, **model) for ipc in (1, 10, 50)}
     found |= {
         "mlp 128, 3×32×32, batch 500": training(PHOTO, 500, name="mlp"),
         "mlp 128, 3×32×32, 1000 test images": evaluation(PHOTO, name="mlp"),
@@ -83,7 +90,7 @@ def measure(shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any)
     y = np.arange(len(x)) % 10
     moments = ((128.0,) * channels, (64.0,) * channels)
     data = Dataset("noise", x[:cut], y[:cut], x[cut:], y[cut:], *moments, tuple("0123456789"), "")
-    (train, test), task = samples.of(data), make_task(plan, data, "cpu")
+    (train, test), task = samples.of(data), fast(plan, make_task(plan, data, "cpu"), cut)
     parts = train.split(np.array_split(np.arange(cut), clients))
     reset_peak_memory()
     before = peak_memory()
