@@ -19,6 +19,7 @@ from fedptr.plan import MachinePlan
 from fedptr.speed import cores
 
 CONNECT = 10  # seconds for a cluster to answer
+SETTINGS = 4  # the kind of frame that each side of HTTP/2 begins with
 
 
 class Pool:
@@ -65,9 +66,19 @@ def check(address: str) -> None:
     if not colon or not host or not port.isdecimal():
         raise UserError(f"machine.ray_address must be host:port or auto, not {address!r}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT) as peer:
+            speaks = os.environ.get("RAY_USE_TLS") == "1" or speaks_http2(peer)
     except (OSError, OverflowError, UnicodeError) as error:
         raise UserError(f"there is no Ray cluster at {address} ({error}); see `ray status` on its head") from None
+    if not speaks:
+        raise UserError(f"what listens at {address} is not a Ray cluster; see `ray status` on its head")
+
+
+def speaks_http2(peer: socket.socket) -> bool:
+    """As Ray does. Asked first, because Ray itself asks something else for many minutes whether it is Ray."""
+    peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
+    answer = peer.recv(9)
+    return len(answer) == 9 and answer[3] == SETTINGS
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ the same as in-process. Visits are pure: those of a worker that died are run aga
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedptr.data.progress import notice
 from fedptr.engines.pool import Pool, sentence
@@ -26,6 +26,12 @@ from fedptr.task import State
 
 DEATHS = 3  # workers that may die over one client, or in a row while they start
 PATIENCE = 60  # seconds without any worker before that is said
+
+
+class Lost(NamedTuple):
+    """A worker died, or its answer did."""
+
+    reason: str
 
 
 @dataclass
@@ -81,9 +87,19 @@ class Workers:
         self.count = self.stillborn = 0
 
     def __enter__(self) -> Workers:
+        """Returns with the first worker that is ready; what keeps workers from starting is said before any round."""
         self.ray = self.pool.ray
         machine = replace(self.plan.machine, threads=self.pool.threads, device="cpu")
         self.order = replace(self.plan, machine=machine).toml(), self.ray.put(self.experiment.split)
+        clients = sum(size > 0 for size in self.experiment.split.sizes)
+        try:
+            while not self.idle:
+                self.start(max(1, round(self.plan.run.participation * clients)))
+                for ref, result in self.news([*self.starting]):
+                    self.welcome(ref, result)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,6 +138,13 @@ class Workers:
         dropped |= {i: failure.words for i, failure in now.failures.items()}
         return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
 
+    def start(self, wanted: int) -> None:
+        """Workers on their way for so many clients, as far as the cluster has room."""
+        while self.count < self.pool.limit and len(self.starting) < wanted:
+            worker = self.pool.take()
+            self.starting[worker.prepare.remote(*self.order)] = worker
+            self.count += 1
+
     def assign(self, now: Round) -> None:
         """Gives every idle worker a client, in client order, and starts workers while there are clients for them."""
         while now.waiting and self.idle:
@@ -129,36 +152,44 @@ class Workers:
             state = now.states.get(i)
             client = None if state is None else packed(state)
             now.visiting[worker.visit.remote(now.sent, client, place_of(now.sites[i]), i)] = worker, i
-        while self.count < self.pool.limit and len(self.starting) < len(now.waiting):
-            worker = self.pool.take()
-            self.starting[worker.prepare.remote(*self.order)] = worker
-            self.count += 1
+        self.start(len(now.waiting))
 
     def wait(self, now: Round) -> None:
         """For the next thing to happen."""
-        refs = [*now.visiting, *self.starting]
+        for ref, result in self.news([*now.visiting, *self.starting]):
+            if ref in self.starting:
+                self.welcome(ref, result)
+                continue
+            worker, i = now.visiting.pop(ref)
+            if isinstance(result, Lost):
+                self.count -= 1
+                now.lost(i, result.reason)
+            else:
+                self.idle.append(worker)
+                now.take(i, result)
+
+    def news(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """What has come of some of these."""
         done, _ = self.ray.wait(refs, num_returns=1, timeout=PATIENCE)
-        if not done and not now.visiting:
+        if not done and len(self.starting) == len(refs):
             free = self.ray.available_resources().get("CPU", 0)
             notice(f"still waiting for Ray to start a worker; its cluster has {free:g} CPUs free")
         for ref in done:
             try:
-                result = self.ray.get(ref)
+                yield ref, self.ray.get(ref)
             except self.ray.exceptions.RayTaskError:
-                raise  # not ours to explain: a mistake in this package
+                raise  # not a lost worker: a mistake in this package
             except self.ray.exceptions.RayError as error:
-                self.bury(now, ref, sentence(error))
-                continue
-            if ref in self.starting:
-                self.welcome(ref, result)
-            else:
-                worker, i = now.visiting.pop(ref)
-                self.idle.append(worker)
-                now.take(i, result)
+                yield ref, Lost(sentence(error))
 
-    def welcome(self, ref: Any, told: dict[str, str] | Failed) -> None:
+    def welcome(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
         """A worker that is ready, if it computes with what we would."""
         worker = self.starting.pop(ref)
+        if isinstance(told, Lost):
+            self.count, self.stillborn = self.count - 1, self.stillborn + 1
+            if self.stillborn >= DEATHS:
+                raise UserError(f"Ray cannot start workers: {told.reason}")
+            return
         self.idle.append(worker)
         if isinstance(told, Failed):
             raise told.error
@@ -166,15 +197,3 @@ class Workers:
             if told[what] != ours:
                 raise UserError(f"a Ray worker has another {what} than this process: {told[what]}, not {ours}")
         self.stillborn = 0
-
-    def bury(self, now: Round, ref: Any, reason: str) -> None:
-        """A worker died; the next `assign` starts another one."""
-        self.count -= 1
-        if ref in now.visiting:
-            _, i = now.visiting.pop(ref)
-            now.lost(i, reason)
-            return
-        del self.starting[ref]
-        self.stillborn += 1
-        if self.stillborn >= DEATHS:
-            raise UserError(f"Ray cannot start workers: {reason}")
