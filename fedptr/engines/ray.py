@@ -162,7 +162,7 @@ class Workers:
                 continue
             worker, i = now.visiting.pop(ref)
             if isinstance(result, Lost):
-                self.count -= 1
+                self.bury(worker)
                 now.lost(i, result.reason)
             else:
                 self.idle.append(worker)
@@ -186,7 +186,8 @@ class Workers:
         """A worker that is ready, if it computes with what we would."""
         worker = self.starting.pop(ref)
         if isinstance(told, Lost):
-            self.count, self.stillborn = self.count - 1, self.stillborn + 1
+            self.bury(worker)
+            self.stillborn += 1
             if self.stillborn >= DEATHS:
                 raise UserError(f"Ray cannot start workers: {told.reason}")
             return
@@ -197,3 +198,8 @@ class Workers:
             if told[what] != ours:
                 raise UserError(f"a Ray worker has another {what} than this process: {told[what]}, not {ours}")
         self.stillborn = 0
+
+    def bury(self, worker: Any) -> None:
+        """There is room for another one; should it only be out of reach, it is not to come back."""
+        self.ray.kill(worker)
+        self.count -= 1
