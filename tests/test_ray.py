@@ -88,7 +88,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("FEDPTR_CACHE", str(folder / "cache"))
-        with pools.connected(MachinePlan(workers=6)):
+        patch.setenv("RAY_prestart_worker_first_driver", "0")  # processes that would only wait
+        with pools.connected(MachinePlan(workers=4)):
             assert ray.is_initialized()
             with Pool(MachinePlan(workers=2)) as pool:
                 yield pool
@@ -144,7 +145,7 @@ class Killer(Workers):
 
 
 def test_the_clients_of_a_killed_worker_are_run_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = plan("scaffold", local={"batch": 4, "epochs": 20})
+    tables = plan("scaffold", local={"batch": 4, "epochs": 10})
     lost: list[int] = []
     note = Round.lost
     monkeypatch.setattr(Round, "lost", lambda self, i, reason: (lost.append(i), note(self, i, reason)))
