@@ -5,7 +5,6 @@ States come and go as safetensors bytes; whatever carries them has no tensor to 
 
 from __future__ import annotations
 
-import platform
 import tomllib
 import traceback
 from dataclasses import fields
@@ -88,7 +87,6 @@ def description(experiment: Experiment) -> dict[str, str]:
     """What must be alike wherever a run is computed, or its bits may differ."""
     return {
         "fedptr": fedptr.__version__,
-        "python": platform.python_version(),
         "torch": torch.__version__,
         "data": digest(experiment.dataset),
         "way of computing": experiment.task.how,
