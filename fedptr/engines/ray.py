@@ -70,6 +70,10 @@ class Round:
         words = f"{self.method.name}, round {self.sites[i].round + 1}, client {i}: {DEATHS} workers died ({reason})"
         self.failures[i] = Failed(words, False, "")
 
+    def fatal(self, tolerant: bool) -> list[int]:
+        """The clients whose failure ends the run."""
+        return [i for i, failure in self.failures.items() if failure.user or not tolerant]
+
 
 class Workers:
     """The worker processes of one run; as a function, a way to let a cohort visit. See `fedptr.federation.visit_all`.
@@ -127,12 +131,11 @@ class Workers:
             while now.waiting or now.visiting:
                 self.assign(now)
                 self.wait(now)
-                if any(failure.user or not tolerant for failure in now.failures.values()):
-                    now.waiting.clear()  # those before the failed one were all sent, and one of them may fail yet
+                if fatal := now.fatal(tolerant):  # clients after it need not be asked; one before it may fail yet
+                    now.waiting = collections.deque(i for i in now.waiting if i < min(fatal))
         finally:
             self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
-        fatal = [i for i, failure in now.failures.items() if failure.user or not tolerant]
-        if fatal:
+        if fatal := now.fatal(tolerant):
             raise now.failures[min(fatal)].error
         dropped = {i: "simulated" for i, (gone, _) in drawn.items() if gone}
         dropped |= {i: failure.words for i, failure in now.failures.items()}
