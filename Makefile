@@ -51,8 +51,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
+# Ray is large; where it cannot be installed its tests are skipped, with the reason.
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[test]"
+	-$(PIP) install -q -c constraints.txt -e ".[ray]"
 	@touch $(VENV)/.core $@
 
 $(PEERS)/.made: benchmarks/peers.txt constraints.txt

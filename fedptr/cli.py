@@ -37,6 +37,10 @@ RUN_OPTIONS = {
     "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
     "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
 }
+ENGINE_OPTIONS = {
+    "--engine": ("machine.engine", "E", "local = in this process, or ray (pip install 'fedptr[ray]')"),
+    "--ray-address": ("machine.ray_address", "ADDR", "a Ray cluster: host:port or auto; none = a Ray of its own"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,12 +64,13 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"fedptr {__version__}")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    run = add(commands, "run", "train one method", OPTIONS, RUN_OPTIONS)
+    run = add(commands, "run", "train one method", OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     run.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
     results(run)
     tracked(run)
 
-    compare = add(commands, "compare", "train several methods under the same conditions", OPTIONS, RUN_OPTIONS)
+    words = "train several methods under the same conditions"
+    compare = add(commands, "compare", words, OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     compare.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
     compare.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (default 1)")
     results(compare)
@@ -73,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
     resuming = commands.add_parser("resume", help="go on with a run or a comparison that was stopped")
     resuming.add_argument("dir", metavar="DIR", help="its folder")
+    settings(resuming, ENGINE_OPTIONS)
     resuming.set_defaults(handler=resume_command)
 
     partition = add(commands, "partition", "show a split, and save it", OPTIONS, {})
@@ -123,14 +129,18 @@ def add(
     """A sub-command that takes a plan and the options that change it."""
     sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
     sub.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from; options change them")
-    for group in options:
-        for option, (place, metavar, help_) in group.items():
-            sub.add_argument(option, dest=place, metavar=metavar, help=help_)
+    settings(sub, *options)
     sub.add_argument(
         "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
     )
     sub.set_defaults(handler=globals()[f"{name}_command"])
     return sub
+
+
+def settings(sub: argparse.ArgumentParser, *options: dict[str, tuple[str, str, str]]) -> None:
+    for group in options:
+        for option, (place, metavar, help_) in group.items():
+            sub.add_argument(option, dest=place, metavar=metavar, help=help_)
 
 
 def results(sub: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import typing
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedptr import engines, trackers
 from fedptr import methods as registry
 from fedptr import plan as planning
-from fedptr import trackers
 from fedptr.data.progress import notice
 from fedptr.data.sources import SOURCES
 from fedptr.errors import UserError
@@ -26,9 +26,9 @@ from fedptr.experiment import Experiment, load_data, prepare
 from fedptr.folder import claim, fresh_name
 from fedptr.history import Record
 from fedptr.methods.fedavg import FedAvg
-from fedptr.plan import Plan, Tables
+from fedptr.plan import MachinePlan, Plan, Tables
 from fedptr.runner import execute, load_plan
-from fedptr.settings import describe
+from fedptr.settings import build, describe
 
 
 def tables_from(args: argparse.Namespace) -> Tables:
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = planning.check(tables_from(args))
     trackers.check(args.trackers)
+    check_engine(plan, args)
     experiment = prepare(plan)
     out = claim(Path(args.out) if args.out else fresh_name(stem(plan, plan.method.name)), args.force)
     trackers.mark(out, args.trackers)
@@ -83,8 +84,9 @@ def resume(args: argparse.Namespace) -> int:
 
     out = Path(args.dir)
     if (out / comparing.ORDER).exists():
-        return tell_comparison(comparing.read_order(out), out)
-    plan = load_plan(out)
+        order = comparing.read_order(out)
+        return tell_comparison({name: [moved(plan, args) for plan in plans] for name, plans in order.items()}, out)
+    plan = moved(load_plan(out), args)
     try:
         summary, _ = finished(out)
         notice(f"{out} is finished; there is nothing to do")
@@ -92,6 +94,22 @@ def resume(args: argparse.Namespace) -> int:
         with progress(plan.method.name, plan.run.rounds) as show:
             summary, _ = runner.resume(plan, out, show)
     return tell(summary, out)
+
+
+def moved(plan: Plan, args: argparse.Namespace) -> Plan:
+    """The plan of a run that goes on, perhaps on another engine; nothing else can be changed."""
+    chosen = {
+        place.partition(".")[2]: value for place, value in vars(args).items() if "." in place and value is not None
+    }
+    plan = replace(plan, machine=build(MachinePlan, {**asdict(plan.machine), **chosen}, "machine"))
+    check_engine(plan, args)
+    return plan
+
+
+def check_engine(plan: Plan, args: argparse.Namespace) -> None:
+    if vars(args)["machine.ray_address"] is not None and plan.machine.engine != "ray":
+        raise UserError("--ray-address is for --engine ray; add that, or leave the address out")
+    engines.check(plan.machine)
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -106,6 +124,7 @@ def compare(args: argparse.Namespace) -> int:
     plans = comparing.plans(tables, names, args.seeds)
     first = plans[names[0]][0]
     trackers.check(args.trackers)
+    check_engine(first, args)
     experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
     out = claim(Path(args.out) if args.out else fresh_name(stem(first, "compare")), args.force)
     hint(first, experiment)

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedptr import methods
+from fedptr import engines, methods
 from fedptr.errors import UserError
 from fedptr.experiment import prepare
 from fedptr.history import Record, jsonable
@@ -22,6 +23,9 @@ from fedptr.runner import execute, load_plan, resume
 from fedptr.sealed import DamagedError, write_text
 from fedptr.settings import unknown
 from fedptr.summary import finished
+
+if TYPE_CHECKING:
+    from fedptr.engines.pool import Pool
 
 ORDER = "compare.toml"
 
@@ -50,10 +54,12 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Recor
     """
     results: dict[str, list[tuple[Record, list[Record]]]] = {name: [] for name in all_plans}
     with locked(out):
-        for k in range(len(next(iter(all_plans.values())))):
-            for name, seeds in all_plans.items():
+        seeds = len(next(iter(all_plans.values())))
+        ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
+        with engines.started(ordered[0][1].machine) as pool:
+            for name, plan in ordered:
                 try:
-                    results[name].append(one(seeds[k], out / name / f"seed{seeds[k].run.seed}"))
+                    results[name].append(one(plan, out / name / f"seed{plan.run.seed}", pool))
                 except StoppedError as stopped:  # it is the comparison that is to be resumed
                     raise StoppedError(out, stopped.round, stopped.signal_number) from None
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
@@ -64,18 +70,18 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Recor
     return summaries
 
 
-def one(plan: Plan, folder: Path) -> tuple[Record, list[Record]]:
+def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     with contextlib.suppress(DamagedError):
         done = finished(folder)
-        if load_plan(folder) != plan:
+        if load_plan(folder).decisive() != plan.decisive():
             raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")
         return done
     folder.mkdir(parents=True, exist_ok=True)
     with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
         if (folder / "plan.toml").exists():
-            return resume(plan, folder, show)
-        return execute(plan, prepare(plan), folder, show)
+            return resume(plan, folder, show, pool)
+        return execute(plan, prepare(plan), folder, show, pool)
 
 
 def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:

@@ -42,11 +42,11 @@ def load_data(plan: DataPlan) -> Dataset:
     return subset(dataset, plan.subset, n_test, plan.seed)
 
 
-def prepare(plan: Plan) -> Experiment:
-    """Everything up to the first round; a plan that cannot run is refused here."""
+def prepare(plan: Plan, split: Split | None = None) -> Experiment:
+    """Everything up to the first round; a plan that cannot run is refused here. A split that is there is not drawn."""
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
-    split = partition(dataset.train_y, len(dataset.classes), plan.split)
+    split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
     train, test = samples.of(dataset, device)
     if not own(plan):
         memory.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)

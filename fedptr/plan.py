@@ -55,6 +55,9 @@ class MachinePlan:
         "auto", "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free", ge=0
     )
     memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory")
+    engine: Literal["local", "ray"] = setting("local", "let clients visit in this process, or in workers of Ray")
+    ray_address: str = setting("", "a Ray cluster, as host:port or auto; empty = a Ray of its own on this machine")
+    workers: int = setting(0, "Ray: worker processes; 0 = as many as there are cores for", ge=0, le=100_000)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,11 @@ class Plan:
 
     def decisive(self) -> str:
         """The same without what changes no result."""
-        return tomli_w.dumps({name: table for name, table in self.tables().items() if name != "output"})
+        tables = self.tables()
+        del tables["output"]
+        for name in ENGINE:
+            del tables["machine"][name]
+        return tomli_w.dumps(tables)
 
     def tables(self) -> Tables:
         tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
@@ -92,6 +99,7 @@ class Plan:
         return tables
 
 
+ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
 SECTIONS = {f.name: f for f in fields(Plan)}
 
 

@@ -19,13 +19,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from fedptr import memory, pictures, trackers
+from fedptr import engines, memory, pictures, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
+from fedptr.data.dataset import digest
 from fedptr.data.progress import notice
 from fedptr.data.split import Split
 from fedptr.errors import UserError
@@ -39,16 +41,24 @@ from fedptr.plan import Plan
 from fedptr.sealed import DamagedError, Header, write_text
 from fedptr.states import PREFIX, Shelf
 
+if TYPE_CHECKING:
+    from fedptr.engines.pool import Pool
+
 Show = Callable[[Record], None]
 
 
-def execute(plan: Plan, experiment: Experiment, out: Path, show: Show) -> tuple[Record, list[Record]]:
-    """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come."""
+def execute(
+    plan: Plan, experiment: Experiment, out: Path, show: Show, pool: Pool | None = None
+) -> tuple[Record, list[Record]]:
+    """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come.
+
+    `pool`: the engine's workers, where several runs share them.
+    """
     with locked(out):
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
         with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
-            return go(plan, experiment, out, show, shelf, None, History(out))
+            return go(plan, experiment, out, show, shelf, None, History(out), pool)
 
 
 def load_plan(out: Path) -> Plan:
@@ -58,7 +68,7 @@ def load_plan(out: Path) -> Plan:
     return planning.check(planning.read(out / "plan.toml"))
 
 
-def resume(plan: Plan, out: Path, show: Show) -> tuple[Record, list[Record]]:
+def resume(plan: Plan, out: Path, show: Show, pool: Pool | None = None) -> tuple[Record, list[Record]]:
     """Goes on after the newest sound checkpoint, as if the run had never been stopped."""
     with locked(out):
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
@@ -72,7 +82,7 @@ def resume(plan: Plan, out: Path, show: Show) -> tuple[Record, list[Record]]:
             mend_split(out, experiment)
             if start is not None:
                 notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
-            return go(plan, experiment, out, show, shelf, start, history or History(out))
+            return go(plan, experiment, out, show, shelf, start, history or History(out), pool)
 
 
 def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
@@ -83,7 +93,14 @@ def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
 
 
 def go(
-    plan: Plan, experiment: Experiment, out: Path, show: Show, shelf: Shelf, start: Run | None, history: History
+    plan: Plan,
+    experiment: Experiment,
+    out: Path,
+    show: Show,
+    shelf: Shelf,
+    start: Run | None,
+    history: History,
+    pool: Pool | None,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
     store, same = Store(out / CHECKPOINTS, shelf), identity(plan, experiment)
@@ -92,8 +109,13 @@ def go(
     summaries.reset_peak_memory()
     run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
     e, p = experiment, plan
-    with contextlib.closing(history), trackers.follow(out, history.records) as track, stoppable() as stop:
-        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start, shelf):
+    with (
+        contextlib.closing(history),
+        trackers.follow(out, history.records) as track,
+        engines.visits(plan, experiment, pool) as visits,
+        stoppable() as stop,
+    ):
+        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start, shelf, visits):
             history.append(run.record)
             show(run.record)
             track(run.record)
@@ -113,12 +135,8 @@ def go(
 
 def identity(plan: Plan, experiment: Experiment) -> Header:
     """What must not have changed when a run goes on: the plan, the split, and the data."""
-    data = experiment.dataset
-    digest = hashlib.sha256(data.train_y.tobytes() + data.test_y.tobytes())
-    for images in (data.train_x, data.test_x):
-        digest.update(images[:: max(1, len(images) // 256)].tobytes())  # a sample: the cache has the checksum of all
     plan_digest = hashlib.sha256(plan.decisive().encode()).hexdigest()
-    return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest.hexdigest()}
+    return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
 
 
 def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> tuple[Run | None, History | None]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedptr.compare import describe
-from fedptr.plan import Plan
+from fedptr.plan import ENGINE, Plan
 from fedptr.report.curves import STYLES
 from fedptr.report.page.find import Found
 
 # What changes neither a result nor its cost, and the seeds, over which means are taken.
 ASIDE = {
     "run.seed", "split.seed", "data.seed", "run.checkpoint_every", "data.dir", "machine.memory_check",
-    "machine.client_memory", "output.pictures",
+    "machine.client_memory", "output.pictures", *(f"machine.{name}" for name in ENGINE),
 }  # fmt: skip
 DESCRIBED = {"data.name", "data.subset", "split.kind", "split.clients", "run.participation", "run.rounds"}
 Settings = dict[str, Any]

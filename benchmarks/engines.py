@@ -1,0 +1,70 @@
+"""Seconds per round in-process and on a Ray of one machine, a round each in turns, and what starting Ray takes.
+
+    python benchmarks/engines.py [TURNS]        prints the table; some minutes
+
+Both federations do the same work from the same start and must arrive at the same bits, or nothing is printed. The one
+in-process uses every core by threads, Ray by one worker of one thread per core. `light` clients train for some
+milliseconds, so that what Ray adds to a visit shows; `middling` ones for a tenth of a second, `heavy` ones for most of
+one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from timing import ratios, spread
+
+from fedptr.engines.ray import Workers
+from fedptr.experiment import Experiment, prepare
+from fedptr.federation import Run, Visits, federate, visit_all
+from fedptr.plan import Plan, check
+
+TURNS = 8
+SHARED: dict[str, Any] = {"run": {"rounds": 1000, "eval_every": 1000}, "machine": {"engine": "ray", "compile": "off"}}
+KINDS: dict[str, dict[str, Any]] = {
+    "light": {"model": {"name": "mlp", "width": 32}, "local": {"batch": 32}, "method": {"name": "scaffold"}},
+    "middling": {"model": {"name": "convnet", "width": 32}, "local": {"batch": 32}, "method": {"name": "scaffold"}},
+    "heavy": {
+        "model": {"name": "convnet", "width": 32},
+        "local": {"batch": 32, "epochs": 8},
+        "method": {"name": "scaffold"},
+    },
+}
+
+
+def main(turns: int) -> None:
+    print("| clients | in-process, s a round | Ray, s a round | Ray / in-process | Ray's start, s |")
+    print("|---|---|---|---|---|")
+    for kind, tables in KINDS.items():
+        print(f"| {kind} | {' | '.join(measured(check({**SHARED, **tables}), turns))} |", flush=True)
+
+
+def measured(plan: Plan, turns: int) -> list[str]:
+    experiment = prepare(plan)
+    began = time.perf_counter()
+    with Workers(plan, experiment) as workers:
+        start = time.perf_counter() - began
+        ways = {"here": rounds(plan, experiment, visit_all), "ray": rounds(plan, experiment, workers)}
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(turns + 1):  # the first is not counted
+            ends = {}
+            for way in sorted(ways, reverse=bool(turn % 2)):
+                began = time.perf_counter()
+                ends[way] = next(ways[way]).w
+                times[way].append(time.perf_counter() - began)
+            assert torch.equal(ends["here"], ends["ray"]), "not the same bits"
+    times = {way: taken[1:] for way, taken in times.items()}
+    cells = [spread(times["here"]), spread(times["ray"]), spread(ratios(times, "ray", "here"))]
+    return [*(f"{cell.median:.3g} ({cell.low:.3g} to {cell.high:.3g})" for cell in cells), f"{start:.1f}"]
+
+
+def rounds(plan: Plan, e: Experiment, visits: Visits) -> Iterator[Run]:
+    return federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults, visits=visits)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else TURNS)

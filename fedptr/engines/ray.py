@@ -1,0 +1,208 @@
+"""Ray: a cohort's visits in worker processes, on this machine or on a cluster.
+
+Each worker builds the plan's experiment itself, so that data is never sent. The server's message is put into Ray's
+object store once a round; a client's state goes with its visit and comes back with the reply, so that checkpoints are
+the same as in-process. Visits are pure: those of a worker that died are run again by another, with the same result.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from fedptr.data.progress import notice
+from fedptr.engines.pool import Pool, sentence
+from fedptr.engines.worker import Failed, Trained, description, packed, place_of, unpacked
+from fedptr.errors import ClientError, UserError
+from fedptr.experiment import Experiment
+from fedptr.faults import Faults
+from fedptr.federation import Visit, check_reply, named
+from fedptr.methods.fedavg import FedAvg
+from fedptr.plan import Plan
+from fedptr.site import Site
+from fedptr.task import State
+
+DEATHS = 3  # workers that may die over one client, or in a row while they start
+PATIENCE = 60  # seconds without any worker before that is said
+
+
+class Lost(NamedTuple):
+    """A worker died, or its answer did."""
+
+    reason: str
+
+
+@dataclass
+class Round:
+    """What has become of a cohort so far."""
+
+    method: FedAvg
+    msg: State
+    sent: Any  # the message, in the object store
+    states: Mapping[int, State]
+    sites: dict[int, Site]
+    waiting: collections.deque[int]
+    visiting: dict[Any, tuple[Any, int]] = field(default_factory=dict)  # -> the worker and its client
+    visits: dict[int, Visit] = field(default_factory=dict)
+    failures: dict[int, Failed] = field(default_factory=dict)
+    deaths: collections.Counter[int] = field(default_factory=collections.Counter)
+
+    def take(self, i: int, result: Trained | Failed) -> None:
+        if isinstance(result, Trained):
+            try:
+                with named(self.method, self.sites[i].round, f"client {i}"):
+                    reply, client, log = (unpacked(part) for part in result[:3])
+                    check_reply(reply, self.msg)
+                    self.visits[i] = Visit(reply, client, log, result.seconds)
+                    return
+            except ClientError as error:
+                result = Failed(str(error), False, "")
+        self.failures[i] = result
+
+    def lost(self, i: int, reason: str) -> None:
+        """The client's worker died. Another takes over, unless it is the client that workers die of."""
+        self.deaths[i] += 1
+        if self.deaths[i] < DEATHS:
+            self.waiting.appendleft(i)
+            return
+        words = f"{self.method.name}, round {self.sites[i].round + 1}, client {i}: {DEATHS} workers died ({reason})"
+        self.failures[i] = Failed(words, False, "")
+
+    def fatal(self, tolerant: bool) -> list[int]:
+        """The clients whose failure ends the run."""
+        return [i for i, failure in self.failures.items() if failure.user or not tolerant]
+
+
+class Workers:
+    """The worker processes of one run; as a function, a way to let a cohort visit. See `fedptr.federation.visit_all`.
+
+    They are of a pool that goes on to be used, or of one of their own.
+    """
+
+    def __init__(self, plan: Plan, experiment: Experiment, pool: Pool | None = None) -> None:
+        if experiment.task.device != "cpu":
+            raise UserError("machine.engine = ray computes on CPUs only; add --device cpu")
+        self.plan, self.experiment = plan, experiment
+        self.pool, self.own = pool or Pool(plan.machine), pool is None
+        self.idle: collections.deque[Any] = collections.deque()
+        self.starting: dict[Any, Any] = {}  # -> worker
+        self.count = self.stillborn = 0
+
+    def __enter__(self) -> Workers:
+        """Returns with the first worker that is ready; what keeps workers from starting is said before any round."""
+        self.ray = self.pool.ray
+        machine = replace(self.plan.machine, threads=self.pool.threads, device="cpu")
+        self.order = replace(self.plan, machine=machine).toml(), self.ray.put(self.experiment.split)
+        clients = sum(size > 0 for size in self.experiment.split.sizes)
+        try:
+            while not self.idle:
+                self.start(max(1, round(self.plan.run.participation * clients)))
+                for ref, result in self.news([*self.starting]):
+                    self.welcome(ref, result)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.workers += [*self.idle, *self.starting.values()]
+        if self.own:
+            self.pool.__exit__()
+
+    def __call__(
+        self,
+        method: FedAvg,
+        msg: State,
+        states: Mapping[int, State],
+        sites: Mapping[int, Site],
+        faults: Faults,
+        tolerant: bool,
+    ) -> tuple[dict[int, Visit], dict[int, str]]:
+        """The same visits as in-process, in any order; where one ends the run, so does the same one here."""
+        if method != self.plan.method:
+            raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make them anew")
+        drawn = {i: faults.draw(site.key) for i, site in sites.items()}
+        placed = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}
+        sent = self.ray.put(packed(msg))
+        now = Round(method, msg, sent, states, placed, collections.deque(placed))
+        try:
+            while now.waiting or now.visiting:
+                self.assign(now)
+                self.wait(now)
+                if fatal := now.fatal(tolerant):  # clients after it need not be asked; one before it may fail yet
+                    now.waiting = collections.deque(i for i in now.waiting if i < min(fatal))
+        finally:
+            self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
+        if fatal := now.fatal(tolerant):
+            raise now.failures[min(fatal)].error
+        dropped = {i: "simulated" for i, (gone, _) in drawn.items() if gone}
+        dropped |= {i: failure.words for i, failure in now.failures.items()}
+        return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
+
+    def start(self, wanted: int) -> None:
+        """Workers on their way for so many clients, as far as the cluster has room."""
+        while self.count < self.pool.limit and len(self.starting) < wanted:
+            worker = self.pool.take()
+            self.starting[worker.prepare.remote(*self.order)] = worker
+            self.count += 1
+
+    def assign(self, now: Round) -> None:
+        """Gives every idle worker a client, in client order, and starts workers while there are clients for them."""
+        while now.waiting and self.idle:
+            worker, i = self.idle.popleft(), now.waiting.popleft()
+            state = now.states.get(i)
+            client = None if state is None else packed(state)
+            now.visiting[worker.visit.remote(now.sent, client, place_of(now.sites[i]), i)] = worker, i
+        self.start(len(now.waiting))
+
+    def wait(self, now: Round) -> None:
+        """For the next thing to happen."""
+        for ref, result in self.news([*now.visiting, *self.starting]):
+            if ref in self.starting:
+                self.welcome(ref, result)
+                continue
+            worker, i = now.visiting.pop(ref)
+            if isinstance(result, Lost):
+                self.bury(worker)
+                now.lost(i, result.reason)
+            else:
+                self.idle.append(worker)
+                now.take(i, result)
+
+    def news(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """What has come of some of these."""
+        done, _ = self.ray.wait(refs, num_returns=1, timeout=PATIENCE)
+        if not done and len(self.starting) == len(refs):
+            free = self.ray.available_resources().get("CPU", 0)
+            notice(f"still waiting for Ray to start a worker; its cluster has {free:g} CPUs free")
+        for ref in done:
+            try:
+                yield ref, self.ray.get(ref)
+            except self.ray.exceptions.RayTaskError:
+                raise  # not a lost worker: a mistake in this package
+            except self.ray.exceptions.RayError as error:
+                yield ref, Lost(sentence(error))
+
+    def welcome(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
+        """A worker that is ready, if it computes with what we would."""
+        worker = self.starting.pop(ref)
+        if isinstance(told, Lost):
+            self.bury(worker)
+            self.stillborn += 1
+            if self.stillborn >= DEATHS:
+                raise UserError(f"Ray cannot start workers: {told.reason}")
+            return
+        self.idle.append(worker)
+        if isinstance(told, Failed):
+            raise told.error
+        for what, ours in description(self.experiment).items():
+            if told[what] != ours:
+                raise UserError(f"a Ray worker has another {what} than this process: {told[what]}, not {ours}")
+        self.stillborn = 0
+
+    def bury(self, worker: Any) -> None:
+        """There is room for another one; should it only be out of reach, it is not to come back."""
+        self.ray.kill(worker)
+        self.count -= 1
