@@ -55,7 +55,7 @@ class Setting:
 
 SETTINGS = [
     Setting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
-    # Cheaper; which setting is recommended, and what it costs in accuracy, is in docs/speed.md.
+    # Cheaper; what these and others cost in accuracy, and which we recommend, is in docs/speed.md.
     Setting("S: H=3; clients: H=4, every 4 rounds", FedPTRS(H=3), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
 ]
 
