@@ -131,10 +131,11 @@ def remedy(part: str, plan: Plan, foot: Footprint) -> str:
     states = ["machine.client_memory", "run.participation", *matching]
     batch = "lower method.aux_batch, " if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch, "
     batch = batch if math.isinf(foot.block) else ""  # blocks are small already
+    asked, gamma = plan.local.gamma or plan.local.record_gamma, "turn local.gamma and local.record_gamma off"
     return {
         "training": f"lower {threads}local.batch, or {smaller}",
         "evaluation": f"lower {threads[:-4]}, or {smaller}" if threads else smaller,
-        "full gradients": f"turn local.gamma, local.record_gamma and method.option I off, or {smaller}",
+        "full gradients": f"{gamma if asked else 'choose a method, or its option, without them'}, or {smaller}",
         "matching": f"{batch}lower {threads}method.ipc, or {smaller}",
         "projection": f"lower {threads}method.ipc, or {smaller}",
         "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
@@ -157,7 +158,7 @@ def estimate(
         "training": gradient(min(plan.local.batch, largest)),
         "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(foot.chunk, tests),
     }
-    if plan.local.gamma or plan.local.record_gamma or getattr(method, "option", "II") == "I":
+    if plan.local.gamma or plan.local.record_gamma or method.effort.full:
         phases["full gradients"] = gradient(min(CHUNK, largest))
     if aux and isinstance(method, Projected):
         phases["projection"] = gradient(aux)
