@@ -1,7 +1,7 @@
 """Every file in this folder that defines a method is found by its name: adding the file adds the method.
 
 >>> sorted(all_methods())[:3]
-['fedavg', 'feddc', 'feddyn']
+['fedadagrad', 'fedadam', 'fedagm']
 >>> make("fedprox", mu=0.1)
 FedProx(weighting='samples', mu=0.1)
 """
@@ -17,11 +17,24 @@ from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
 
 if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `methods.FedPTR(…)`
+    from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
+    from fedptr.methods.fedadam import FedAdam as FedAdam
+    from fedptr.methods.fedagm import FedAGM as FedAGM
+    from fedptr.methods.fedams import FedAMS as FedAMS
+    from fedptr.methods.fedavgm import FedAvgM as FedAvgM
+    from fedptr.methods.fedcm import FedCM as FedCM
     from fedptr.methods.feddc import FedDC as FedDC
     from fedptr.methods.feddyn import FedDyn as FedDyn
+    from fedptr.methods.fedpd import FedPD as FedPD
     from fedptr.methods.fedprox import FedProx as FedProx
     from fedptr.methods.fedptr import FedPTR as FedPTR
     from fedptr.methods.fedptr_s import FedPTRS as FedPTRS
+    from fedptr.methods.fedsam import FedSAM as FedSAM
+    from fedptr.methods.fedyogi import FedYogi as FedYogi
+    from fedptr.methods.mime import Mime as Mime
+    from fedptr.methods.mimelite import MimeLite as MimeLite
+    from fedptr.methods.mofedsam import MoFedSAM as MoFedSAM
+    from fedptr.methods.moon import Moon as Moon
     from fedptr.methods.naive import Naive as Naive
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
