@@ -59,6 +59,7 @@ class Footprint(NamedTuple):
     widest: float = 0
     block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
     chunk: float = CHUNK  # the same in an evaluation
+    whole: float = math.inf  # the same where features are asked for, which come from PyTorch a whole block at a time
     threads: int = 1  # each has a gradient of its own
     room: int = 0  # what matching keeps of a student step
 
@@ -147,6 +148,8 @@ def estimate(
 ) -> Estimate:
     """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
+    if method.effort.features:
+        foot = foot._replace(block=foot.whole)
     aux = auxiliary(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
 
@@ -214,8 +217,8 @@ def footprint(task: Classification) -> Footprint:
     if not isinstance(task, Blocked):
         return Footprint(*sizes)
     room = task.room(1)
-    blocks = task.threads * task.at_once, task.threads * task.chunk, task.threads
-    return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
+    blocks = (task.threads * images for images in (task.at_once, task.chunk, task.block))
+    return Footprint(*sizes, *blocks, task.threads, 0 if room is None else room.nbytes)
 
 
 def saved_tensors(task: Classification, n: int) -> list[int]:
