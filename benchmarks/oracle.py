@@ -22,7 +22,6 @@ from fedptr.methods import (
     FedAdam,
     FedAGM,
     FedAMS,
-    FedAvg,
     FedAvgM,
     FedCM,
     FedDC,
@@ -37,6 +36,7 @@ from fedptr.methods import (
     Moon,
     Scaffold,
 )
+from fedptr.methods.fedavg import FedAvg
 from fedptr.oracle import error, problem
 from fedptr.site import Reply, Site
 from fedptr.task import State

@@ -217,8 +217,9 @@ def footprint(task: Classification) -> Footprint:
     if not isinstance(task, Blocked):
         return Footprint(*sizes)
     room = task.room(1)
-    blocks = (task.threads * images for images in (task.at_once, task.chunk, task.block))
-    return Footprint(*sizes, *blocks, task.threads, 0 if room is None else room.nbytes)
+    n = task.threads
+    blocks = n * task.at_once, n * task.chunk, n * task.block, n
+    return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 
 def saved_tensors(task: Classification, n: int) -> list[int]:
