@@ -203,10 +203,13 @@ def states(plan: Plan, foot: Footprint, clients: int, aux: int, budget: float) -
 
 def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     """A method's own words on what it keeps, in bytes."""
-    cost = method.cost[who]
-    if isinstance(method, Trajectory) and "D̃" in cost:
-        return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
-    return foot.model * (getattr(method, "m", 0) + 1 if cost == "m+1" else float(cost))
+
+    def part(words: str) -> float:
+        if isinstance(method, Trajectory) and "D̃" in words:
+            return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
+        return foot.model * (getattr(method, "m", 0) + 1 if words == "m+1" else float(words))
+
+    return sum(map(part, method.cost[who].split(" + ")))
 
 
 def footprint(task: Classification) -> Footprint:

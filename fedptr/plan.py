@@ -152,7 +152,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
         if not isinstance(table, Mapping):
             raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
     for name, table in tables.get("methods", {}).items():
-        if name not in methods.all_methods():
+        if not methods.known(name):
             raise unknown(f"methods.{name}", name, methods.all_methods(), "a method")
         if not isinstance(table, Mapping):
             raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
@@ -164,7 +164,7 @@ def _method(tables: Mapping[str, Any]) -> FedAvg:
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):
         raise UserError(f"method.name must be text, not {shown(name)}")
-    if name not in methods.all_methods():
+    if not methods.known(name):
         raise UserError(f"method.name: {unknown(name, name, methods.all_methods(), 'a method')}")
     return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 

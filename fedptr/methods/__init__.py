@@ -13,6 +13,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
+from fedptr.beside import PTR, with_ptr
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
 
@@ -54,11 +55,17 @@ def all_methods() -> dict[str, type[FedAvg]]:
     return {name: found[name] for name in [*PAPER, *sorted(set(found) - set(PAPER))]}
 
 
+def known(name: str) -> bool:
+    return name.removesuffix(PTR) in all_methods()
+
+
+@functools.cache
 def get(name: str) -> type[FedAvg]:
-    methods = all_methods()
-    if name not in methods:
-        raise unknown(name, name, methods, "a method")
-    return methods[name]
+    """A method by its name; `NAME+ptr` has FedPTR's pull beside its own."""
+    if not known(name):
+        raise unknown(name, name, all_methods(), "a method")
+    method = all_methods()[name.removesuffix(PTR)]
+    return with_ptr(method) if name.endswith(PTR) else method
 
 
 def make(name: str, **settings: Any) -> FedAvg:

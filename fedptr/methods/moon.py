@@ -55,7 +55,9 @@ class Moon(FedAvg):
             s_g, s_p = (F.cosine_similarity(z, other) for other in (z_g, z_p))
             return self.mu * F.softplus((s_p - s_g) / self.tau)
 
-        return site.task.grad_beside(w, batch, contrast)
+        g, loss = site.task.grad_beside(w, batch, contrast)
+        pull = self.pull(w, msg, client, site)
+        return (g if pull is None else g + pull), loss
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
         return {"w": w}, {"w_i": w}
