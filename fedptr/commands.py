@@ -37,9 +37,8 @@ def tables_from(args: argparse.Namespace) -> Tables:
     tables = planning.read(args.plan) if args.plan else {}
     options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
     tables = planning.assign(tables, [*options, *assignments(args.assignments)])
-    if getattr(args, "beside", None):
-        name = tables.get("method", {}).get("name", FedPTR.name)
-        tables = planning.assign(tables, [("method.name", f"{name}+{args.beside}")])
+    if getattr(args, "beside", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
+        chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.beside}"
     for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):
         table = tables.get(section)
         value = table.get(key) if isinstance(table, dict) else None

@@ -11,7 +11,8 @@ Numbered details:
 3. s is the momentum, so there is no local one unless `momentum` says so.
 4. β = 0 is FedAvg, bit for bit.
 
-On quadratics: biased. At a fixed point s = c, which is not zero there; nothing corrects the clients' own drift.
+On quadratics: biased, by (1−β)² of FedAvg's bias: clients drift (1−β) times as fast, and (1−β) of a step is made of
+gradients that have drifted; the rest is s, which at rest is c, a gradient at x.
 """
 
 from __future__ import annotations
