@@ -95,12 +95,11 @@ def federate(
     rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         verify(settings, name)
+    fit(method, rounds)
     counts = [data if isinstance(data, int) else len(data) for data in clients]
     sizes = {i: size for i, size in enumerate(counts) if size}
     if not sizes:
         raise UserError("no client has any data; check the split")
-    if method.everyone and rounds.participation < 1:
-        raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
     known, total = sorted(sizes), sum(sizes.values())
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
     run = start or begin(method, server, shelf)
@@ -113,6 +112,12 @@ def federate(
         asked = (faults, rounds.on_failure == "drop", visits or visit_all)
         run = next_round(method, run, site, sites, test if due else None, *asked)
         yield run
+
+
+def fit(method: FedAvg, rounds: Rounds) -> None:
+    """Whether the method can do with so many clients."""
+    if method.everyone and rounds.participation < 1:
+        raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
 
 
 def last(runs: Iterable[Run]) -> Run:

@@ -27,7 +27,7 @@ from fedptr import methods
 from fedptr.data.partition import SplitPlan
 from fedptr.errors import UserError
 from fedptr.faults import Faults
-from fedptr.federation import Rounds
+from fedptr.federation import Rounds, fit
 from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
@@ -141,7 +141,9 @@ def check(tables: Mapping[str, Any]) -> Plan:
         if name != "method":
             cls: Any = SECTIONS[name].default_factory
             parts[name] = build(cls, tables.get(name, {}), name)
-    return Plan(**parts, method=_method(tables))
+    plan = Plan(**parts, method=_method(tables))
+    fit(plan.method, plan.run)
+    return plan
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ from fedptr.methods import (
     Moon,
 )
 from fedptr.oracle import problem
+from fedptr.plan import check
 from fedptr.samples import Samples
 from fedptr.site import Reply, Site
 from fedptr.task import Batch, Classification, full_gradient
@@ -363,6 +364,8 @@ def test_fedpd_by_its_printed_rule() -> None:
 def test_fedpd_refuses_a_part_of_the_clients(world: World) -> None:
     with pytest.raises(UserError, match=r"fedpd needs every client in every round; set run.participation = 1"):
         world.runs(FedPD(), participation=0.5)
+    with pytest.raises(UserError, match="needs every client"):  # also before any other method of a comparison has run
+        check({"method": {"name": "fedpd"}, "run": {"participation": 0.5}})
 
 
 # Mime ---------------------------------------------------------------------------------------------------------------
