@@ -9,6 +9,7 @@ worst of three random problems, when everyone takes part and when three in ten d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +17,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedptr.methods import (
+    FedAdagrad,
+    FedAdam,
+    FedAGM,
+    FedAMS,
+    FedAvgM,
+    FedCM,
+    FedDC,
+    FedDyn,
+    FedPD,
+    FedProx,
+    FedSAM,
+    FedYogi,
+    Mime,
+    MimeLite,
+    MoFedSAM,
+    Moon,
+    Scaffold,
+)
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.feddc import FedDC
-from fedptr.methods.feddyn import FedDyn
-from fedptr.methods.fedprox import FedProx
-from fedptr.methods.scaffold import Scaffold
 from fedptr.oracle import error, problem
 from fedptr.site import Reply, Site
 from fedptr.task import State
@@ -103,6 +119,23 @@ OURS: dict[str, FedAvg] = {
     "FedDC": FedDC(alpha=ALPHA),
     "FedDC, weighted": FedDC(alpha=ALPHA, weighted=True),
 }
+# Other global methods, with what theory says of them; tests/test_oracle_global.py has the reasons.
+GLOBAL: dict[str, tuple[str, FedAvg]] = {
+    "FedAvgM": ("ends where FedAvg does", FedAvgM(weighting="uniform")),
+    "FedAGM, β = 0.1": ("ends where FedProx does", FedAGM(beta=0.1, weighting="uniform")),
+    "FedCM, α = 0.5": ("ends where FedAvg does at αη_l", FedCM(alpha=0.5, weighting="uniform")),
+    "FedAdagrad, η = 3": ("ends where FedAvg does", FedAdagrad(server_lr=3.0, weighting="uniform")),
+    "FedYogi, η = 0.1": ("ends where FedAvg does", FedYogi(server_lr=0.1, weighting="uniform")),
+    "FedAdam, η = 0.1": ("ends where FedAvg does", FedAdam(server_lr=0.1, weighting="uniform")),
+    "FedAMS": ("ends where FedAvg does", FedAMS(weighting="uniform")),
+    "FedSAM": ("biased: nothing corrects the drift", FedSAM(weighting="uniform")),
+    "MoFedSAM, α = 0.5": ("biased, less than FedSAM", MoFedSAM(alpha=0.5, weighting="uniform")),
+    "MOON": ("biased: nothing corrects the drift", Moon(weighting="uniform")),
+    "FedPD": ("FedDyn, with everyone only", FedPD(eta=1 / ALPHA)),
+    "FedPD, p = 0.5": ("biased: clients part ways in silent rounds", FedPD(eta=1 / ALPHA, p=0.5)),
+    "Mime, β = 0.5": ("reaches it with everyone; else c is the cohort's", Mime(beta=0.5, weighting="uniform")),
+    "MimeLite, β = 0.5": ("biased, (1−β)² times as much as FedAvg", MimeLite(beta=0.5, weighting="uniform")),
+}
 PEERS: dict[str, tuple[str, FedAvg]] = {
     "SCAFFOLD as in FL-bench": ("c_i is never written back", ForgottenControls()),
     "SCAFFOLD as in FedLab": ("the correction never reaches training", UnusedControls()),
@@ -115,7 +148,9 @@ PEERS: dict[str, tuple[str, FedAvg]] = {
 
 
 def worst(method: FedAvg, participation: float, rounds: int, seeds: int = 3) -> float:
-    """The largest relative error over random problems; infinite where a rule diverges."""
+    """The largest relative error over random problems; infinite where a rule diverges, none where it does not run."""
+    if method.everyone and participation < 1:
+        return float("nan")
     try:
         return max(error(method, problem(seed), participation, rounds) for seed in range(seeds))
     except RuntimeError:  # a client's model was no longer finite
@@ -124,10 +159,10 @@ def worst(method: FedAvg, participation: float, rounds: int, seeds: int = 3) -> 
 
 def table() -> str:
     def cell(value: float) -> str:
-        return "diverges" if value > 1e6 else f"{value:.0e}"
+        return "–" if math.isnan(value) else "diverges" if value > 1e6 else f"{value:.0e}"
 
     lines = ["| rule | what is different | 100 % | 30 % |", "|---|---|---:|---:|"]
-    rows: dict[str, tuple[str, Any]] = {name: ("ours", method) for name, method in OURS.items()} | PEERS
+    rows: dict[str, tuple[str, Any]] = {name: ("ours", method) for name, method in OURS.items()} | GLOBAL | PEERS
     for name, (words, method) in rows.items():
         lines.append(
             f"| {name} | {words} | " + " | ".join(cell(worst(method, part, n)) for part, n in ROUNDS.items()) + " |"

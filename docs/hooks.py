@@ -55,12 +55,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def page(method: type[FedAvg]) -> str:
     """A method: its rule, cost, details, settings, and all of its code."""
-    pull = rules().get(method.name, "see its code").replace("–", "0")
     source = Path(inspect.getfile(method)).relative_to(ROOT)
     parts = [
         f"# {method.name}",
         f"{sentence(method.idea)}",
-        f"```text\nw ← w − η_l · (∇L_i(w) + pull)\npull = {pull}\n```",
+        f"```text\n{rule(method.name)}\n```",
         "| " + " | ".join(method.cost) + " |",
         "|" + "---|" * len(method.cost),
         "| " + " | ".join(method.cost.values()) + " |",
@@ -87,12 +86,24 @@ def sentence(text: str) -> str:
     return words[0].upper() + words[1:] + "."
 
 
-def rules() -> dict[str, str]:
-    """method -> pull, as in the README's table."""
+def rule(name: str) -> str:
+    """A method's local step, and the server's where it is not the mean."""
+    local, server = rules().get(name, ("see its code", ""))
+    if server:
+        direction, comma, where = local.partition(", ")
+        return f"w ← w − η_l · ({direction}){comma}{where}\n{server}"
+    return f"w ← w − η_l · (∇L_i(w) + pull)\npull = {local.replace('–', '0')}"
+
+
+def rules() -> dict[str, tuple[str, str]]:
+    """method -> its pull and nothing, or its local direction and the server's step, as in the README's two tables."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", readme, re.MULTILINE)
-    same = dict(rows).get("fedptr", "")
-    return {name: pull.strip().replace("the same", same.strip()) for name, pull in rows}
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| ([^|]+) \| ([^|]+) \|", readme, re.MULTILINE)
+    same = next((local for name, local, _ in rows if name == "fedptr"), "")
+    return {
+        name: (local.replace("the same", same), "" if re.fullmatch(r"\d / \d", next_) else next_)
+        for name, local, next_ in rows
+    }
 
 
 def modules(method: type[FedAvg]) -> list[Any]:
@@ -137,10 +148,12 @@ def costs() -> str:
 
 
 def pulls() -> str:
-    """The one line in which each method differs."""
-    lines = ["| method | idea | added to ∇L_i(w) |", "|---|---|---|"]
+    """The one line in which each method differs: what is added to the gradient, or the direction instead of it."""
+    lines = ["| method | idea | added to ∇L_i(w), or instead of it |", "|---|---|---|"]
     for name, method in all_methods().items():
-        lines.append(f"| [{name}](methods/{name}.md) | {sentence(method.idea)} | {rules().get(name, '–')} |")
+        local, server = rules().get(name, ("–", ""))
+        shown = "–, but " + server if local == "∇L_i(w)" else local
+        lines.append(f"| [{name}](methods/{name}.md) | {sentence(method.idea)} | {shown} |")
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ from fedptr.compiled import Compiled, Function, compiling, pure
 from fedptr.keys import Key
 from fedptr.models import ConvNet, Shape
 from fedptr.samples import Samples
-from fedptr.task import Adjoint, Batch, Classification, second_order
+from fedptr.task import Adjoint, Batch, Beside, Classification, second_order
 
 Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's part in the mean
 T = TypeVar("T")
@@ -101,6 +101,19 @@ class Blocked(Classification):
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
 
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        """By PyTorch as it is, whatever `grad` is computed by."""
+
+        def gradient(block: Block) -> tuple[Tensor, Tensor]:
+            x, y, q = block
+            v = w.detach().requires_grad_()
+            z, losses = self.outputs(v, Batch(x, y))
+            loss = (losses * q).sum()
+            (g,) = torch.autograd.grad(loss + (extra(z, x) * q).sum(), v)
+            return g, loss.detach()
+
+        return self._total(gradient, self._blocks(batch))
+
     @torch.no_grad()
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
         return self._scored(lambda x: self._logits(w, x, training=False), data)
@@ -166,10 +179,14 @@ class Blocked(Classification):
             self._pool = ThreadPoolExecutor(self.threads, "fedptr-block")
         return self._pool.map(f, items)
 
-    def _logits(self, w: Tensor, x: Tensor, training: bool) -> Tensor:
+    def _module(self) -> nn.Module:
         if not hasattr(self._own, "model"):
             self._own.model = copy.deepcopy(self.model)
-        logits: Tensor = functional_call(self._own.model.train(training), self.parameters(w), (x,))
+        model: nn.Module = self._own.model
+        return model
+
+    def _logits(self, w: Tensor, x: Tensor, training: bool) -> Tensor:
+        logits: Tensor = functional_call(self._module().train(training), self.parameters(w), (x,))
         return logits
 
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from fedptr.experiment import Experiment, load_data, prepare
 from fedptr.folder import claim, fresh_name
 from fedptr.history import Record
 from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
 from fedptr.plan import MachinePlan, Plan, Tables
 from fedptr.runner import execute, load_plan
 from fedptr.settings import build, describe
@@ -36,6 +37,8 @@ def tables_from(args: argparse.Namespace) -> Tables:
     tables = planning.read(args.plan) if args.plan else {}
     options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
     tables = planning.assign(tables, [*options, *assignments(args.assignments)])
+    if getattr(args, "beside", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
+        chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.beside}"
     for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):
         table = tables.get(section)
         value = table.get(key) if isinstance(table, dict) else None

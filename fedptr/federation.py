@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedptr.errors import ClientError, ReplyError, UserError
+from fedptr.exchange import exchange, named, replies_of
 from fedptr.faults import Faults
 from fedptr.keys import Key
 from fedptr.local import Local, local_sgd
 from fedptr.methods.fedavg import FedAvg
-from fedptr.record import Clock, describe, nbytes, split_log
+from fedptr.record import Clock, describe, split_log
 from fedptr.samples import Samples
 from fedptr.settings import setting, verify
 from fedptr.site import Reply, Site
@@ -95,6 +95,7 @@ def federate(
     rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         verify(settings, name)
+    fit(method, rounds)
     counts = [data if isinstance(data, int) else len(data) for data in clients]
     sizes = {i: size for i, size in enumerate(counts) if size}
     if not sizes:
@@ -111,6 +112,12 @@ def federate(
         asked = (faults, rounds.on_failure == "drop", visits or visit_all)
         run = next_round(method, run, site, sites, test if due else None, *asked)
         yield run
+
+
+def fit(method: FedAvg, rounds: Rounds) -> None:
+    """Whether the method can do with so many clients."""
+    if method.everyone and rounds.participation < 1:
+        raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
 
 
 def last(runs: Iterable[Run]) -> Run:
@@ -135,29 +142,26 @@ def next_round(
     tolerant: bool,
     visits_of: Visits,
 ) -> Run:
-    """One round: broadcast, the cohort's visits in client order, aggregation, evaluation."""
+    """One round: the exchanges with the cohort, aggregation, evaluation."""
     clock = Clock()
-    with named(method, site.round, "server"), site.key.fixed("model"):
-        msg, server = method.broadcast(run.server, site)
-    msg, log = split_log(msg)
-    if "buffers" in run.server:
-        msg["buffers"] = run.server["buffers"]
-    clock.lap("broadcast")
-    visits, dropped = visits_of(method, msg, run.clients, sites, faults, tolerant)
+    met = exchange(
+        method, run, site, sites, lambda msg, asked: visits_of(method, msg, run.clients, asked, faults, tolerant)
+    )
     clock.lap("visits")
-    replies = [Reply(i, sites[i].size, visits[i].reply) for i in sorted(visits)]
-    server = aggregate(method, server, replies, site) if replies else server
+    replies = replies_of(met.visits, sites)
+    server = aggregate(method, met.server, replies, site) if replies else met.server
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")
     record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
     record |= {
         "cohort": list(sites),
-        **({"dropped": dropped} if dropped else {}),
-        "bytes_down": len(sites) * nbytes(msg),
+        **({"dropped": met.dropped} if met.dropped else {}),
+        "bytes_down": met.down,
     }
-    record |= describe(run.w, server["x"], log, replies, visits, clock)
-    clients = run.clients.updated({i: result.client for i, result in visits.items()})
+    record |= describe(run.w, server["x"], met.log, replies, met.visits, clock)
+    record["bytes_up"] += met.up
+    clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
     return Run(site.round + 1, server, clients, record)
 
 
@@ -214,6 +218,10 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
     if client is None:  # its first visit; the key does not depend on when that is
         client = method.client_init(msg["x"], replace(site, key=Key(site.key.seed).at("client", i)))
     with site.key.fixed("model"):
+        began = time.perf_counter()
+        answer = method.answer(msg, client, site)
+        if answer is not None:
+            return Visit(answer, client, {}, time.perf_counter() - began)
         msg, client = method.prepare(msg, client, site)
         began = time.perf_counter()
         buffers = site.task.unpack_buffers(msg.get("buffers"))
@@ -228,18 +236,6 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
         if value is not None:
             log[name] = torch.tensor(value, dtype=torch.int64 if name == "steps" else torch.float64)
     return Visit(reply, client, log, seconds)
-
-
-@contextlib.contextmanager
-def named(method: FedAvg, t: int, who: str) -> Iterator[None]:
-    """A failure inside says which method, round and client (or the server) it was."""
-    try:
-        yield
-    except UserError:  # a setting that does not fit is no client's fault
-        raise
-    except Exception as error:
-        words = str(error) if isinstance(error, ReplyError) else f"{type(error).__name__}: {error}"
-        raise ClientError(f"{method.name}, round {t + 1}, {who}: {words}") from error
 
 
 def check_reply(reply: State, msg: State) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedptr.settings import setting
-from fedptr.task import Batch, State, full_gradient, norm
+from fedptr.task import Batch, State, norm, over
 
 if TYPE_CHECKING:
     from fedptr.methods.fedavg import FedAvg
@@ -83,9 +83,8 @@ def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: St
 
 def objective_norm(method: FedAvg, w: Tensor, msg: State, client: State, site: Site) -> float:
     """‖∇h(w)‖ on the client's whole set, without augmentation."""
-    g = full_gradient(site.task, w, method.data(msg, client, site)) + site.local.weight_decay * w
-    pull = method.pull(w, msg, client, site)
-    return norm(g if pull is None else g + pull)
+    data = method.data(msg, client, site)
+    return norm(over(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site)))
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

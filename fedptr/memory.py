@@ -59,6 +59,7 @@ class Footprint(NamedTuple):
     widest: float = 0
     block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
     chunk: float = CHUNK  # the same in an evaluation
+    whole: float = math.inf  # the same where features are asked for, which come from PyTorch a whole block at a time
     threads: int = 1  # each has a gradient of its own
     room: int = 0  # what matching keeps of a student step
 
@@ -131,10 +132,11 @@ def remedy(part: str, plan: Plan, foot: Footprint) -> str:
     states = ["machine.client_memory", "run.participation", *matching]
     batch = "lower method.aux_batch, " if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch, "
     batch = batch if math.isinf(foot.block) else ""  # blocks are small already
+    asked, gamma = plan.local.gamma or plan.local.record_gamma, "turn local.gamma and local.record_gamma off"
     return {
         "training": f"lower {threads}local.batch, or {smaller}",
         "evaluation": f"lower {threads[:-4]}, or {smaller}" if threads else smaller,
-        "full gradients": f"turn local.gamma, local.record_gamma and method.option I off, or {smaller}",
+        "full gradients": f"{gamma if asked else 'choose a method, or its option, without them'}, or {smaller}",
         "matching": f"{batch}lower {threads}method.ipc, or {smaller}",
         "projection": f"lower {threads}method.ipc, or {smaller}",
         "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
@@ -146,6 +148,8 @@ def estimate(
 ) -> Estimate:
     """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
+    if method.effort.features:
+        foot = foot._replace(block=foot.whole)
     aux = auxiliary(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
 
@@ -157,7 +161,7 @@ def estimate(
         "training": gradient(min(plan.local.batch, largest)),
         "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(foot.chunk, tests),
     }
-    if plan.local.gamma or plan.local.record_gamma or getattr(method, "option", "II") == "I":
+    if plan.local.gamma or plan.local.record_gamma or method.effort.full:
         phases["full gradients"] = gradient(min(CHUNK, largest))
     if aux and isinstance(method, Projected):
         phases["projection"] = gradient(aux)
@@ -199,10 +203,13 @@ def states(plan: Plan, foot: Footprint, clients: int, aux: int, budget: float) -
 
 def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
     """A method's own words on what it keeps, in bytes."""
-    cost = method.cost[who]
-    if isinstance(method, Trajectory) and "D̃" in cost:
-        return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
-    return foot.model * (getattr(method, "m", 0) + 1 if cost == "m+1" else float(cost))
+
+    def part(words: str) -> float:
+        if isinstance(method, Trajectory) and "D̃" in words:
+            return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
+        return foot.model * (getattr(method, "m", 0) + 1 if words == "m+1" else float(words))
+
+    return sum(map(part, method.cost[who].split(" + ")))
 
 
 def footprint(task: Classification) -> Footprint:
@@ -213,7 +220,8 @@ def footprint(task: Classification) -> Footprint:
     if not isinstance(task, Blocked):
         return Footprint(*sizes)
     room = task.room(1)
-    blocks = task.threads * task.at_once, task.threads * task.chunk, task.threads
+    n = task.threads
+    blocks = n * task.at_once, n * task.chunk, n * task.block, n
     return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 

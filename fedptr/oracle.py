@@ -35,8 +35,13 @@ class Quadratic(Differentiable):
         return torch.ones(self.A.shape[1], dtype=self.A.dtype)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        _, losses = self.outputs(w, batch)
+        return losses.mean()
+
+    def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The features are w − v, of which the loss is a quadratic form."""
         d = w - batch.x
-        return 0.5 * torch.einsum("ni,nij,nj->n", d, self.A[batch.y], d).mean()
+        return d, 0.5 * torch.einsum("ni,nij,nj->n", d, self.A[batch.y], d)
 
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         d = w - batch.x

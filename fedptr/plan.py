@@ -27,7 +27,7 @@ from fedptr import methods
 from fedptr.data.partition import SplitPlan
 from fedptr.errors import UserError
 from fedptr.faults import Faults
-from fedptr.federation import Rounds
+from fedptr.federation import Rounds, fit
 from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
@@ -149,7 +149,9 @@ def check(tables: Mapping[str, Any]) -> Plan:
         if name != "method":
             cls: Any = SECTIONS[name].default_factory
             parts[name] = build(cls, tables.get(name, {}), name)
-    return Plan(**parts, method=_method(tables))
+    plan = Plan(**parts, method=_method(tables))
+    fit(plan.method, plan.run)
+    return plan
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -160,7 +162,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
         if not isinstance(table, Mapping):
             raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
     for name, table in tables.get("methods", {}).items():
-        if name not in methods.all_methods():
+        if not methods.known(name):
             raise unknown(f"methods.{name}", name, methods.all_methods(), "a method")
         if not isinstance(table, Mapping):
             raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
@@ -172,7 +174,7 @@ def _method(tables: Mapping[str, Any]) -> FedAvg:
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):
         raise UserError(f"method.name must be text, not {shown(name)}")
-    if name not in methods.all_methods():
+    if not methods.known(name):
         raise UserError(f"method.name: {unknown(name, name, methods.all_methods(), 'a method')}")
     return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 

@@ -48,7 +48,8 @@ def describe(
     clients = []
     for reply in replies:
         entry = {"id": reply.client, **plain(visits[reply.client].log)}
-        entry["cos_local"] = cosine(x - reply.state["w"], x - new)
+        if "w" in reply.state:
+            entry["cos_local"] = cosine(x - reply.state["w"], x - new)
         entry |= auxiliary_cosine(visits[reply.client].log, x, new)
         clients.append(entry)
     server = plain(log) | auxiliary_cosine(log, x, new)

@@ -32,8 +32,9 @@ class Site:
 
 
 class Reply(NamedTuple):
-    """What one client sent back, with the number of its samples m_i."""
+    """What one client sent back, with the number of its samples m_i and of the local steps it took."""
 
     client: int
     size: int
     state: State
+    steps: int = 0

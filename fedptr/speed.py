@@ -72,7 +72,7 @@ def work(plan: Plan, task: Classification, images: int) -> float:
 def gradients(plan: Plan, classes: int, images: int) -> float:
     """The same in gradients of one image, which needs no model."""
     run, method = plan.run, plan.method
-    each = run.participation * images * plan.local.epochs
+    each = run.participation * images * (plan.local.epochs * method.effort.step + method.effort.full)
     if isinstance(method, Trajectory):
         owners = 1 if "D̃" in method.cost["server keeps"] else run.participation * plan.split.clients
         every = run.rounds if method.mtt_every == "once" else method.mtt_every

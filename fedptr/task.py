@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedptr.errors import UserError
 from fedptr.models import Shape
 from fedptr.samples import Samples
 
@@ -47,6 +48,9 @@ class Adjoint(NamedTuple):
     by_w: Tensor | None  # where it was asked for
 
 
+Beside = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> a further loss of each image
+
+
 class Task(Protocol):
     """What the engine and the methods need to know of a learning problem."""
 
@@ -59,6 +63,8 @@ class Task(Protocol):
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool) -> Adjoint: ...
     def room(self, images: int) -> Tensor | None: ...
+    def features(self, w: Tensor, x: Tensor) -> Tensor: ...
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]: ...
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
     def initial_buffers(self) -> Tensor | None: ...
     def unpack_buffers(self, flat: Tensor | None) -> State: ...
@@ -85,6 +91,23 @@ class Differentiable:
     def room(self, images: int) -> Tensor | None:
         """A row for every image of a batch, not filled in; None where nothing is kept."""
         return None
+
+    def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Each image's features, which are what the last layer takes, and its loss."""
+        raise UserError(f"{type(self).__name__} has no features, which this method needs; choose another method")
+
+    @torch.no_grad()
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        z, _ = self.outputs(w, Batch(x, torch.zeros(len(x), dtype=torch.int64, device=x.device)))
+        return z
+
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        """The gradient of the mean loss plus what `extra` makes of each image's features; and the loss alone."""
+        w = w.detach().requires_grad_()
+        z, losses = self.outputs(w, batch)
+        loss = losses.mean()
+        (g,) = torch.autograd.grad(loss + extra(z, batch.x).mean(), w)
+        return g, loss.detach()
 
     def initial_buffers(self) -> Tensor | None:
         return None
@@ -139,6 +162,29 @@ class Classification(Differentiable):
         logits = functional_call(self.model, {**self.parameters(w), **buffers}, (batch.x,))
         return F.cross_entropy(logits, batch.y)
 
+    def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The features are what the linear layer that runs last is given."""
+        buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
+        given: list[Tensor] = []
+        model = self._module().train()
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+            for layer in model.modules()
+            if isinstance(layer, nn.Linear)
+        ]
+        try:
+            logits = functional_call(model, {**self.parameters(w), **buffers}, (batch.x,))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not given:
+            raise UserError("this method needs the features before a model's last nn.Linear layer, and it has none")
+        return given[-1].flatten(1), F.cross_entropy(logits, batch.y, reduction="none")
+
+    def _module(self) -> nn.Module:
+        """The model, for whoever computes with it."""
+        return self.model
+
     @torch.no_grad()
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
         """Accuracy (a fraction) and mean loss of a model on a set."""
@@ -178,10 +224,14 @@ def second_order(
 
 
 def full_gradient(task: Task, w: Tensor, data: Samples) -> Tensor:
-    """∇L_i(w) over a client's whole set, a chunk at a time."""
-    total = torch.zeros_like(w)
+    """∇L_i(w) over a client's whole set."""
+    return over(data, torch.zeros_like(w), lambda batch: task.grad(w, batch))
+
+
+def over(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
+    """The mean of a gradient over a whole set, a chunk at a time, added to `total`."""
     for x, y in data.chunks():
-        g, _ = task.grad(w, Batch(x, y))
+        g, _ = grad(Batch(x, y))
         total.add_(g, alpha=len(y) / len(data))
     return total
 

@@ -32,6 +32,11 @@ def quick(name: str, **settings: object) -> FedAvg:
     return make(name, **{k: v for k, v in {**QUICK, **settings}.items() if k in known or k in settings})
 
 
+def part_for(name: str, part: float) -> float:
+    """A participation, or 1 for a method that needs everyone."""
+    return 1.0 if all_methods()[name].everyone else part
+
+
 class World:
     """Four clients, each short of a class, and a task."""
 

@@ -104,9 +104,21 @@ def test_evaluation_is_by_chunks() -> None:
 def test_full_gradients_are_by_chunks_too() -> None:
     assert "full gradients" not in needed().phases
     for plan in (
-        {"local": {"gamma": 0.1}}, {"local": {"record_gamma": True}}, {"method": {"name": "scaffold", "option": "I"}}
+        {"local": {"gamma": 0.1}}, {"local": {"record_gamma": True}}, {"method": {"name": "scaffold", "option": "I"}},
+        {"method": {"name": "mime"}},
     ):  # fmt: skip
         assert needed(n=5000, **plan).most[0] == "full gradients"
+
+
+def test_features_take_whole_blocks() -> None:
+    """Where other gradients are computed a few images at a time."""
+
+    def training(method: dict[str, Any], **foot: float) -> float:
+        return needed(foot=FOOT._replace(**foot), method=method).phases["training"]
+
+    moon, fedavg = ({"name": name} for name in ("moon", "fedavg"))
+    assert training(moon, block=6, whole=60) == training(fedavg, block=60) > training(fedavg, block=6)
+    assert training({**moon, "mu": 0.0}, block=6, whole=60) == training(fedavg, block=6)
 
 
 def test_matching_grows_with_its_images_or_its_batch() -> None:
@@ -252,6 +264,7 @@ PARTS: dict[str, tuple[dict[str, Any], str]] = {
     "training": ({"method": {"name": "fedavg"}}, "lower local.batch, or lower model.width"),
     "evaluation": ({"local": {"batch": 1}, "method": {"name": "fedavg"}}, "lower model.width"),
     "full gradients": ({"local": {"record_gamma": True}, "method": {"name": "fedavg"}}, "turn local.gamma"),
+    "full gradients ": ({"local": {"batch": 100}, "method": {"name": "mimelite"}}, "choose a method, or its option,"),
     "matching": ({"method": {"ipc": 500}}, "set method.aux_batch, lower method.ipc, or lower model.width"),
     "projection": ({"method": {"ipc": 500, "aux_batch": 9}, "model": {"name": "lenet"}}, "lower method.ipc, or choose"),
 }
@@ -264,7 +277,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
     with pytest.raises(UserError) as caught:
         memory.refuse(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
     assert str(caught.value).startswith("this run needs about ")
-    assert f"B of it for {part}, and 50 MB are free; {change}" in str(caught.value)
+    assert f"B of it for {part.strip()}, and 50 MB are free; {change}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

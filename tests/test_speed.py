@@ -81,6 +81,8 @@ def test_work_is_counted_from_the_plan() -> None:
     clients = work(plan({**MATCHING, "name": "fedptr"}, rounds=1), task, 200)
     assert clients - once == pytest.approx(3 * (server - once))
     assert work(plan({**MATCHING, "lam": 0.0}, rounds=1), task, 200) == once
+    twice = [work(plan({"name": name}, rounds=1), task, 200) for name in ("fedsam", "mimelite", "mime")]
+    assert [round(value / once, 6) for value in twice] == [2, 2, 3], "one epoch, and what comes beside it"
     assert once < LONG
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LOCAL, World, quick
+from conftest import LOCAL, World, part_for, quick
 from kills import outcome
 
 from fedptr import cli
@@ -32,7 +32,7 @@ STATEFUL = ["scaffold", "fedptr"]
 
 
 def runs(world: World, name: str, shelf: Shelf | None = None, store: Store | None = None, **how: object) -> list[Run]:
-    rounds = Rounds(**{"rounds": 8, "participation": 0.5, **how})
+    rounds = Rounds(**{"rounds": 8, "participation": part_for(name, 0.5), **how})
     kept = []
     for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, shelf=shelf):
         kept.append(run)

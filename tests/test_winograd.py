@@ -75,6 +75,20 @@ def test_it_computes_what_the_plain_task_does(kind: Kind, n: int) -> None:
     assert task.evaluate(w, data) == pytest.approx(plain.evaluate(w, data), rel=1e-12)
 
 
+def test_features_come_from_pytorch_in_the_same_blocks() -> None:
+    plain = make(KINDS["not square"], torch.float64)
+    task = fast(plain, threads=2)
+    w, batch, _ = work(plain, 11)
+
+    def extra(z: Tensor, x: Tensor) -> Tensor:
+        return z.square().sum(1) * x.flatten(1).mean(1)
+
+    ours, theirs = (t.grad_beside(w, batch, extra) for t in (task, plain))
+    assert all(off(x, y) < 1e-12 for x, y in zip(ours, theirs, strict=True))
+    assert off(ours[1], plain.loss(w, batch)) < 1e-12, "the loss alone"
+    assert torch.equal(task.features(w, batch.x), plain.features(w, batch.x))
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_it_rounds_no_worse_than_pytorch(kind: Kind) -> None:
     exact, plain = make(kind, torch.float64), make(kind, torch.float32)

@@ -16,9 +16,10 @@ from fedptr.data.progress import notice
 from fedptr.engines.pool import Pool, sentence
 from fedptr.engines.worker import Failed, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
+from fedptr.exchange import named
 from fedptr.experiment import Experiment
 from fedptr.faults import Faults
-from fedptr.federation import Visit, check_reply, named
+from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan
 from fedptr.site import Site

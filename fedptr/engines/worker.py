@@ -18,8 +18,9 @@ from fedptr import plan as planning
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
+from fedptr.exchange import named
 from fedptr.experiment import Experiment, prepare
-from fedptr.federation import named, visit
+from fedptr.federation import visit
 from fedptr.site import Site
 from fedptr.task import State
 

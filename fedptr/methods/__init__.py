@@ -1,7 +1,7 @@
 """Every file in this folder that defines a method is found by its name: adding the file adds the method.
 
 >>> sorted(all_methods())[:3]
-['fedavg', 'feddc', 'feddyn']
+['fedadagrad', 'fedadam', 'fedagm']
 >>> make("fedprox", mu=0.1)
 FedProx(weighting='samples', mu=0.1)
 """
@@ -13,15 +13,29 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
+from fedptr.beside import PTR, with_ptr
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
 
 if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `methods.FedPTR(…)`
+    from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
+    from fedptr.methods.fedadam import FedAdam as FedAdam
+    from fedptr.methods.fedagm import FedAGM as FedAGM
+    from fedptr.methods.fedams import FedAMS as FedAMS
+    from fedptr.methods.fedavgm import FedAvgM as FedAvgM
+    from fedptr.methods.fedcm import FedCM as FedCM
     from fedptr.methods.feddc import FedDC as FedDC
     from fedptr.methods.feddyn import FedDyn as FedDyn
+    from fedptr.methods.fedpd import FedPD as FedPD
     from fedptr.methods.fedprox import FedProx as FedProx
     from fedptr.methods.fedptr import FedPTR as FedPTR
     from fedptr.methods.fedptr_s import FedPTRS as FedPTRS
+    from fedptr.methods.fedsam import FedSAM as FedSAM
+    from fedptr.methods.fedyogi import FedYogi as FedYogi
+    from fedptr.methods.mime import Mime as Mime
+    from fedptr.methods.mimelite import MimeLite as MimeLite
+    from fedptr.methods.mofedsam import MoFedSAM as MoFedSAM
+    from fedptr.methods.moon import Moon as Moon
     from fedptr.methods.naive import Naive as Naive
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
@@ -41,11 +55,17 @@ def all_methods() -> dict[str, type[FedAvg]]:
     return {name: found[name] for name in [*PAPER, *sorted(set(found) - set(PAPER))]}
 
 
+def known(name: str) -> bool:
+    return name.removesuffix(PTR) in all_methods()
+
+
+@functools.cache
 def get(name: str) -> type[FedAvg]:
-    methods = all_methods()
-    if name not in methods:
-        raise unknown(name, name, methods, "a method")
-    return methods[name]
+    """A method by its name; `NAME+ptr` has FedPTR's pull beside its own."""
+    if not known(name):
+        raise unknown(name, name, all_methods(), "a method")
+    method = all_methods()[name.removesuffix(PTR)]
+    return with_ptr(method) if name.endswith(PTR) else method
 
 
 def make(name: str, **settings: Any) -> FedAvg:

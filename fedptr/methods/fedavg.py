@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -20,6 +20,14 @@ from fedptr.samples import Samples
 from fedptr.settings import setting
 from fedptr.site import Reply, Site
 from fedptr.task import Batch, State
+
+
+class Effort(NamedTuple):
+    """What a visit computes, for those who count work and memory."""
+
+    step: float = 1  # gradients per local step
+    full: int = 0  # gradients over the client's whole set
+    features: bool = False  # whether the model's features are needed, not only its loss
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,11 @@ class FedAvg:
     cite: ClassVar[str] = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     # What is sent per client and round and what is kept, in model sizes.
     cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "0"}
+    everyone: ClassVar[bool] = False  # whether all clients must take part in every round
+
+    @property
+    def effort(self) -> Effort:
+        return Effort()
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x}
@@ -41,6 +54,18 @@ class FedAvg:
     def settings(self, local: Local) -> Local:
         """The plan's local settings, as this method wants them."""
         return local
+
+    def ask(self, server: State, site: Site) -> State | None:
+        """A message to the cohort that is answered before the broadcast; None = nothing is asked."""
+        return None
+
+    def answer(self, msg: State, client: State, site: Site) -> State | None:
+        """The client's answer, if this message asks for one; None = it is to train."""
+        return None
+
+    def learn(self, server: State, answers: Sequence[Reply], site: Site) -> State:
+        """The server's state for this round, after the answers."""
+        return server
 
     def broadcast(self, server: State, site: Site) -> tuple[State, State]:
         """The message to every client of the cohort, and the new server state."""

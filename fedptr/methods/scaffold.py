@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedptr.local import Local
-from fedptr.methods.fedavg import FedAvg, spread
+from fedptr.methods.fedavg import Effort, FedAvg, spread
 from fedptr.settings import setting
 from fedptr.site import Reply, Site
 from fedptr.task import State, full_gradient
@@ -41,6 +41,10 @@ class Scaffold(FedAvg):
     idea: ClassVar[str] = "control variates cancel each client's drift: c − c_i"
     cite: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "1", "server keeps": "1"}
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(full=1 if self.option == "I" else 0)
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "c": torch.zeros_like(x)}

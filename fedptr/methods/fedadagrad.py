@@ -1,0 +1,29 @@
+"""FedAdagrad: Adagrad on the server; steps get smaller with all that was ever moved.
+
+    v       sum of Δ²:  v ← v + Δ²
+
+The rest is in `fedptr.adaptive`. There is no momentum unless β₁ is set (one public library has it always), and β₂ is
+not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedptr.adaptive import Adaptive
+from fedptr.settings import setting
+
+
+@dataclass(frozen=True)
+class FedAdagrad(Adaptive):
+    beta1: float = setting(0.0, "β₁, memory of the mean of Δ", ge=0, lt=1)
+
+    name: ClassVar[str] = "fedadagrad"
+    idea: ClassVar[str] = "Adagrad on the server: steps shrink with what was moved so far"
+    cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"
+
+    def square(self, v: Tensor, delta: Tensor) -> Tensor:
+        return v + delta**2

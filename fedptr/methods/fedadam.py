@@ -1,0 +1,25 @@
+"""FedAdam: Adam on the server, with the clients' mean change as its gradient.
+
+    v       running mean of Δ²:  v ← β₂v + (1−β₂)Δ²
+
+The rest is in `fedptr.adaptive`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedptr.adaptive import Adaptive
+
+
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    name: ClassVar[str] = "fedadam"
+    idea: ClassVar[str] = "Adam on the server"
+    cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"
+
+    def square(self, v: Tensor, delta: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * delta**2

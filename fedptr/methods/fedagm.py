@@ -1,0 +1,52 @@
+"""FedAGM, also called FedACG: clients start where the server's momentum would take it.
+
+    v       the server's momentum, zero at first          x'    x + λv, the model that is sent
+
+A round:  clients minimise L_i(w) + (β/2)‖w − x'‖² from x';  v ← λv + mean(w_i − x');  x ← x + v.
+
+Numbered details:
+1. x + v is mean(w_i), and v is the global model's last step; both are computed as such, which is also exact.
+2. x is what is evaluated and kept; x' only travels.
+3. The official code weighs ‖w − x'‖² without the ½ by 1e-3, which is β = 2e-3 here.
+4. λ = 0 is FedProx(μ = β), and with β = 0 too FedAvg, bit for bit.
+
+On quadratics: biased. A fixed point has v = 0 and is FedProx's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedptr.methods.fedavg import FedAvg
+from fedptr.settings import setting
+from fedptr.site import Reply, Site
+from fedptr.task import State
+
+
+@dataclass(frozen=True)
+class FedAGM(FedAvg):
+    lam: float = setting(0.85, "how far λ the server looks ahead along its momentum", ge=0, lt=1)
+    beta: float = setting(0.002, "strength β of the pull towards the model that was sent", ge=0)
+
+    name: ClassVar[str] = "fedagm"
+    idea: ClassVar[str] = "clients start ahead on the server's momentum and stay near there: β(w − x')"
+    cite: ClassVar[str] = "Kim et al., 2022, arXiv:2201.03172 (FedACG, CVPR 2024)"
+    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "1"}
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x, "v": torch.zeros_like(x)}
+
+    def broadcast(self, server: State, site: Site) -> tuple[State, State]:
+        return {"x": server["x"] + self.lam * server["v"]}, server
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+        return self.beta * (w - msg["x"])
+
+    def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
+        mean = self.mean(replies)
+        return {**server, "x": mean, "v": mean - server["x"]}

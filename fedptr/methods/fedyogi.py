@@ -1,0 +1,25 @@
+"""FedYogi: Yogi on the server, Adam whose v forgets no faster than it learns.
+
+    v       ← v − (1−β₂)Δ² sign(v − Δ²): its change has the size of Δ², however large v is
+
+The rest is in `fedptr.adaptive`. From v = 0 the first v is Adam's; from τ² it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedptr.adaptive import Adaptive
+
+
+@dataclass(frozen=True)
+class FedYogi(Adaptive):
+    name: ClassVar[str] = "fedyogi"
+    idea: ClassVar[str] = "Yogi on the server: Adam that forgets large steps slowly"
+    cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"
+
+    def square(self, v: Tensor, delta: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * delta**2 * (v - delta**2).sign()
