@@ -89,6 +89,10 @@ def resume(args: argparse.Namespace) -> int:
         summary, _ = finished(out)
         notice(f"{out} is finished; there is nothing to do")
     except DamagedError:
+        if (out / "deploy.toml").exists():  # its clients are elsewhere
+            from fedptr.deploy.command import go_on
+
+            return go_on(out)
         with progress(plan.method.name, plan.run.rounds) as show:
             summary, _ = runner.resume(plan, out, show)
     return tell(summary, out)

@@ -257,7 +257,7 @@ def test_a_node_that_lost_its_state(rule: str, tmp_path: Path) -> None:
 
     def change(node: int, message: Any) -> Any:
         if node == 103 and message.metadata.message_type == "train" and message.metadata.group_id == "1":
-            for path in (tmp_path / "nodes").rglob("client-1-*"):
+            for path in (tmp_path / "node-states").rglob("client-1-*"):
                 path.unlink()
         return message
 
@@ -269,7 +269,7 @@ def test_a_node_that_lost_its_state(rule: str, tmp_path: Path) -> None:
 
 def test_nodes_keep_what_a_checkpoint_may_need_and_no_more(tmp_path: Path) -> None:
     Lab(tmp_path, plan_for(rounds=8)).serve()
-    kept = sorted(path.name for path in (tmp_path / "nodes").rglob("client-0-*"))
+    kept = sorted(path.name for path in (tmp_path / "node-states").rglob("client-0-*"))
     assert kept == [f"client-0-{r}-1.safetensors" for r in (6, 7, 8)]
 
 

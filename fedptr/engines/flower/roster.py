@@ -80,12 +80,12 @@ class Roster:
         if self.registered is None:
             return
         known = json.loads(self.registered.read_text(encoding="utf-8"))
-        entry = known.get(str(node))
-        if entry is None:
-            raise UserError(f"node {member.name} has a key that is not in {self.registered}; register it there")
-        if (entry["name"], entry["number"]) != (member.name, member.number):
+        owners = [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        if not owners:
+            raise UserError(f"node {member.name} has a key that is not in {self.registered}; add it there")
+        if owners[0] != (member.name, member.number):
             words = f"{member.name} (number {member.number})"
-            raise UserError(f"a node calls itself {words} with the key of {entry['name']} (number {entry['number']})")
+            raise UserError(f"a node calls itself {words} with the key of {owners[0][0]} (number {owners[0][1]})")
 
     def see(self, online: set[int]) -> list[int]:
         """The clients whose nodes are online."""

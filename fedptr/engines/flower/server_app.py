@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedptr.engines.flower import status
 from fedptr.engines.flower.serve import serve
 from fedptr.errors import ClientError, UserError
 from fedptr.lock import StoppedError
@@ -21,6 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         summary = serve(grid, folder)
     except (UserError, ClientError, StoppedError) as error:
+        status.fail(folder, str(error))
         logging.getLogger("flwr").error("fedptr: %s", error)
         raise SystemExit(2) from None
     accuracy, rounds = summary["accuracy_final"], summary["rounds"]

@@ -12,7 +12,7 @@ from fedptr.engines.flower.node import Node
 from fedptr.engines.flower.nodeplan import check
 from fedptr.runner import load_plan
 
-NODES = "nodes"  # in the run folder: the clients' states
+NODES = "node-states"  # in the run folder: the clients' states
 
 
 def node_of(context: Context) -> Node:

@@ -37,3 +37,8 @@ def read(folder: Path) -> dict[str, Any]:
         return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
         return {}
+
+
+def fail(folder: Path, problem: str) -> None:
+    """The run stopped, and why."""
+    write_text(folder / NAME, json.dumps({**read(folder), "at": time.time(), "problem": problem}, indent=1) + "\n")
