@@ -67,7 +67,7 @@ def register(server: Path) -> None:
     known = read_register(server)
     for name, entry in known.items():
         if entry["node"] is None:
-            found = flwr(server, "supernode", "register", str(server / "keys" / f"{name}.pub"), CONNECTION, "--name", name)
+            found = flwr(server, "supernode", "register", str(server.absolute() / "keys" / f"{name}.pub"), CONNECTION, "--name", name)
             entry["node"] = str(found["node-id"])
             write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
 

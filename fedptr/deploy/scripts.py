@@ -43,7 +43,7 @@ BIN=${{FEDPTR_BIN:-{bin}}}  # where Python, fedptr and Flower are
 [ -x "$BIN/flower-superlink" ] || BIN=$(dirname "$(command -v flower-superlink)")
 export PATH="$BIN:$PATH" FLWR_HOME="$here/flower"
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
-export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1 OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY=passive
 umask 077
 """
 LOUD = """\
@@ -56,6 +56,7 @@ exec "$BIN/python" -m fedptr.engines.flower.superlink \\
 """
 SUPERLINK_TLS = "--ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key --enable-supernode-auth"
 SUPERNODE = """\
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
 export FEDPTR_NODE_PID=$$  # the worker ends when this process does
 exec "$BIN/python" -m fedptr.engines.flower.supernode --superlink {address} --host 127.0.0.1 --port {local} \\
   --node-config "folder=\\"$here\\"" \\

@@ -20,6 +20,8 @@ from fedptr.errors import ReplyError
 
 TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 LOOK = 2.0  # seconds between two looks at who is online
+FRESH = 5  # polls for which a look at who is online is good
+LAZY = 0.05  # of the time waited so far, between two looks for replies: a long round is not disturbed by many
 GRACE = 60.0  # seconds for which a late answer is still taken note of
 
 
@@ -36,9 +38,14 @@ class Courier:
         self.grid, self.poll = grid, poll
         self.owed: dict[str, tuple[int, float]] = {}  # message -> node, and when it expires
         self.late = 0  # answers that came after their deadline
+        self.seen: tuple[float, set[int]] = (-1e9, set())
 
     def online(self) -> set[int]:
-        return set(self.grid.get_node_ids())
+        """The nodes that are there, as of at most a moment ago."""
+        now = time.monotonic()
+        if now - self.seen[0] > self.poll * FRESH:
+            self.seen = now, set(self.grid.get_node_ids())
+        return self.seen[1]
 
     def busy(self) -> set[int]:
         """Nodes that have not answered yet; answers that came late are counted and thrown away."""
@@ -54,7 +61,8 @@ class Courier:
         """Sends, and waits until everyone answered, failed, went offline or is late."""
         answers = Answers()
         waiting = self.send(kind, parcels, timeout, group, answers)
-        deadline, look = time.monotonic() + timeout, time.monotonic() + LOOK
+        began = time.monotonic()
+        deadline, look = began + timeout, began + LOOK
         while waiting:
             for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
@@ -70,7 +78,7 @@ class Courier:
                     self.owed[name] = node, now + GRACE
                 break
             if waiting:
-                time.sleep(self.poll)
+                time.sleep(min(max(self.poll, LAZY * (now - began)), LOOK, max(deadline - now, 0.0)))
         return answers
 
     def send(

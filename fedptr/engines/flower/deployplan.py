@@ -32,7 +32,7 @@ class Rules:
     lost_state: Literal["drop", "anew"] = setting(
         "drop", "a node that lost its state is left out, or begins anew as on its first visit"
     )
-    poll: float = setting(0.1, "seconds between two looks for replies", gt=0, le=60)
+    poll: float = setting(0.2, "seconds between two looks for replies; in long rounds they become longer", gt=0, le=60)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedptr.engines.flower import status
+from fedptr.engines.flower.impatient import hurry
 from fedptr.engines.flower.serve import serve
 from fedptr.errors import ClientError, UserError
 from fedptr.lock import StoppedError
@@ -18,6 +19,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    hurry()
     folder = Path(str(context.run_config["folder"]))
     try:
         summary = serve(grid, folder)
