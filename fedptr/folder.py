@@ -57,7 +57,8 @@ def not_ours(folder: Path) -> Path | None:
             path.is_dir() or WHOLE & set(path.relative_to(folder).parts[:-1]) or OURS.fullmatch(path.name)
         ):
             return path
-    return None if any(path.name in ("rounds.jsonl", "deploy.toml", lock.NAME, *THEORY_FILES) for path in inside) else folder
+    signs = ("rounds.jsonl", "deploy.toml", lock.NAME, *THEORY_FILES)
+    return None if any(path.name in signs for path in inside) else folder
 
 
 def fresh_name(stem: str) -> Path:

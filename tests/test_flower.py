@@ -55,7 +55,9 @@ def in_process(plan: Plan) -> list[Run]:
 class Lab:
     """A run folder with simulated nodes, and every round's model as the server had it."""
 
-    def __init__(self, folder: Path, plan: Plan, rules: str = "", monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, rules: str = "", monkeypatch: pytest.MonkeyPatch | None = None
+    ) -> None:
         self.folder, self.plan, self.weights = folder, plan, []
         (folder / "plan.toml").write_text(plan.toml())
         (folder / "deploy.toml").write_text(f'[deploy]\nmin_nodes = 3\nevaluate = "server"\npoll = 0.01\n{rules}')
@@ -133,7 +135,9 @@ def test_a_server_that_is_killed_goes_on_exactly(
 
 def test_a_node_that_is_lost_is_named_and_taken_back(tmp_path: Path) -> None:
     lab = Lab(tmp_path, plan_for(rounds=4), "min_replies = 2\n".replace("min_nodes = 3", ""))
-    (tmp_path / "deploy.toml").write_text('[deploy]\nmin_nodes = 2\nmin_replies = 2\npoll = 0.01\nevaluate = "server"\n')
+    (tmp_path / "deploy.toml").write_text(
+        '[deploy]\nmin_nodes = 2\nmin_replies = 2\npoll = 0.01\nevaluate = "server"\n'
+    )
     grid = lab.grid()
     rounds: list[int] = []
 
@@ -264,7 +268,9 @@ def test_a_node_that_lost_its_state(rule: str, tmp_path: Path) -> None:
     lab.serve(lab.grid(change))
     dropped = [record.get("dropped", {}).get("1", "") for record in lab.records()]
     assert "lost its state of round 1" in dropped[1]
-    assert [bool(words) for words in dropped] == ([False, True, True, True] if rule == "drop" else [False, True, False, False])
+    assert [bool(words) for words in dropped] == (
+        [False, True, True, True] if rule == "drop" else [False, True, False, False]
+    )
 
 
 def test_nodes_keep_what_a_checkpoint_may_need_and_no_more(tmp_path: Path) -> None:

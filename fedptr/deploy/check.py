@@ -103,7 +103,9 @@ def private(path: Path) -> Iterator[Finding]:
         yield False, f"{path.name} is missing; it was made by `fedptr deploy init`"
         return
     mode = path.stat().st_mode & 0o777
-    words = f"{path.name} may be read by its owner alone" if not mode & 0o77 else f"others may read it: chmod 600 {path}"
+    words = (
+        f"{path.name} may be read by its owner alone" if not mode & 0o77 else f"others may read it: chmod 600 {path}"
+    )
     yield not mode & 0o77, words
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Commands) -> None:
-    deploy = commands.add_parser("deploy", help="train over several machines, with Flower (pip install 'fedptr[flower]')")
+    deploy = commands.add_parser(
+        "deploy", help="train over several machines, with Flower (pip install 'fedptr[flower]')"
+    )
     parts = deploy.add_subparsers(dest="part", metavar="WHAT", required=True)
     add_init(parts)
 
@@ -53,7 +55,9 @@ def add_init(parts: Commands) -> None:
     init = parts.add_parser("init", help="write a folder with all that server and nodes need", allow_abbrev=False)
     init.add_argument("dir", metavar="DIR", help="a new folder")
     init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")
-    init.add_argument("--nodes", required=True, metavar="NAME,NAME,…", help="the nodes; NAME=DATA says where its data is")
+    init.add_argument(
+        "--nodes", required=True, metavar="NAME,NAME,…", help="the nodes; NAME=DATA says where its data is"
+    )
     init.add_argument("--host", default="localhost", metavar="HOST", help="the server, as nodes reach it")
     init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port (default 8000)")
     init.add_argument("--days", type=int, default=365, metavar="N", help="certificates are good for so long")

@@ -1,8 +1,8 @@
 """`fedptr deploy init`: a folder with all that a federation needs, ready to be copied to its machines.
 
-    README.md         the commands
-    server/           plan, rules, Flower app, certificates, public keys, start script, systemd unit
-    nodes/NAME/       for the machine of that node: who it is, its key, start script, systemd unit
+README.md         the commands
+server/           plan, rules, Flower app, certificates, public keys, start script, systemd unit
+nodes/NAME/       for the machine of that node: who it is, its key, start script, systemd unit
 """
 
 from __future__ import annotations

@@ -67,7 +67,15 @@ def register(server: Path) -> None:
     known = read_register(server)
     for name, entry in known.items():
         if entry["node"] is None:
-            found = flwr(server, "supernode", "register", str(server.absolute() / "keys" / f"{name}.pub"), CONNECTION, "--name", name)
+            found = flwr(
+                server,
+                "supernode",
+                "register",
+                str(server.absolute() / "keys" / f"{name}.pub"),
+                CONNECTION,
+                "--name",
+                name,
+            )
             entry["node"] = str(found["node-id"])
             write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
 
@@ -85,7 +93,9 @@ def flwr(server: Path, *arguments: str) -> dict[str, Any]:
     if done.returncode or not answer.get("success", True):
         words = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
         last = " ".join(str(words).split())[-400:]
-        raise UserError(f"`flwr {arguments[0]}` failed: {last}; is the SuperLink running? see `fedptr deploy check {server}`")
+        raise UserError(
+            f"`flwr {arguments[0]}` failed: {last}; is the SuperLink running? see `fedptr deploy check {server}`"
+        )
     return dict(answer)
 
 

@@ -1,4 +1,4 @@
-"""The text of what `fedptr deploy init` writes: the Flower app, start scripts, systemd units, and the commands in words."""
+"""The text of what `fedptr deploy init` writes: the Flower app, start scripts, systemd units, the commands in words."""
 
 from __future__ import annotations
 
@@ -100,14 +100,13 @@ The server `{address}` must be reachable from the nodes (TCP port {port}); the n
 | the server | `server/` | `server/superlink.sh`, or as a service: `server/fedptr-superlink.service` |
 {rows}
 
-Everywhere: `pip install 'fedptr[flower]'`, the same version. Put each node's data where its `node.toml` says, and see with
-`fedptr deploy check nodes/NAME` (on the server: `fedptr deploy check server`) what is still missing.
+Everywhere: `pip install 'fedptr[flower]'`, the same version. Put each node's data where its `node.toml` says, and see
+with `fedptr deploy check nodes/NAME` (on the server: `fedptr deploy check server`) what is still missing.
 
-First the SuperLink is started, then it is told the nodes' keys, then nodes may start (earlier they are turned away; as a
-service they try again):
+The SuperLink is told the nodes' keys once it is running. Nodes may be started before: they try until they are let in.
 
 ```
-fedptr deploy register server        # on the server, while the SuperLink is running
+fedptr deploy register server        # on the server
 ```
 
 Then, on the server:
@@ -120,9 +119,9 @@ fedptr deploy add server NAME        # one more node, also while the run is goin
 ```
 """
 SECURE = """\
-Everything is encrypted (TLS, with a certificate authority of your own, `server/ca.key`), and only nodes whose keys are in
-`server/keys` are let in. A node's folder holds its private key: hand it over on a safe way, and keep no copy on the server.
-The server decides which program the nodes run: join only a federation whose server you trust with that."""
+Everything is encrypted (TLS, with a certificate authority of your own, `server/ca.key`), and only nodes whose keys are
+in `server/keys` are let in. A node's folder holds its private key: hand it over on a safe way, and keep no copy on the
+server. The server decides which program the nodes run: join only a federation whose server you trust with that."""
 INSECURE = "**INSECURE: nothing is encrypted and anybody may take part. For a trial on one machine only.**"
 
 

@@ -98,9 +98,7 @@ def translated(dataset: Dataset, agreed: Agreement) -> Dataset:
     """The dataset with the agreed numbers of its classes, and the agreed normalisation."""
     number = np.array([agreed.classes.index(name) for name in dataset.classes], dtype=np.int64)
     train_y, test_y = number[dataset.train_y], number[dataset.test_y]
-    return replace(
-        dataset, train_y=train_y, test_y=test_y, classes=agreed.classes, mean=agreed.mean, std=agreed.std
-    )
+    return replace(dataset, train_y=train_y, test_y=test_y, classes=agreed.classes, mean=agreed.mean, std=agreed.std)
 
 
 def imaginary(agreed: Agreement) -> Dataset:

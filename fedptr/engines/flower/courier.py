@@ -1,8 +1,8 @@
 """Parcels to nodes and back, over the push and pull of a Flower grid.
 
 Flower's own strategies take one record per reply, begin at round 1, look every three seconds and wait for ever. Here a
-question has a deadline. Who goes offline is not waited for; who is late is told apart from who is lost: until its answer
-comes or its message has expired, a node is busy and is not asked again.
+question has a deadline. Who goes offline is not waited for; who is late is told apart from who is lost: until its
+answer comes or its message has expired, a node is busy and is not asked again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Courier:
         ttl = timeout + GRACE
         nodes = list(parcels)
         messages = [Message(to_records(parcels[n]), n, TYPES[kind], ttl=ttl, group_id=group) for n in nodes]
-        names = list(self.grid.push_messages(messages)) if messages else []
+        names: list[str | None] = list(self.grid.push_messages(messages)) if messages else []
         names += [None] * (len(nodes) - len(names))
         answers.failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
         return {name: n for n, name in zip(nodes, names, strict=True) if name}

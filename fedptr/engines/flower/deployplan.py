@@ -1,7 +1,7 @@
-"""deploy.toml: the rules by which a deployed run goes on. It is beside the run's plan, and may be changed before a resume.
+"""deploy.toml: the rules by which a deployed run goes on. It is beside the plan, and may be changed before a resume.
 
-    [deploy]    how many nodes, how long to wait, what is accepted
-    [flower]    where the server is, and how it is reached
+[deploy]    how many nodes, how long to wait, what is accepted
+[flower]    where the server is, and how it is reached
 """
 
 from __future__ import annotations

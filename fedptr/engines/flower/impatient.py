@@ -1,8 +1,8 @@
 """Shorter pauses of Flower's where it has no settings for them, in the processes that are ours.
 
-A message is announced before what it holds has arrived, and who pulls too early sleeps one second, then two, then four …
-up to ten. In a round that happens at three places. Nothing else is changed, and a Flower without these values is left as
-it is.
+A message is announced before what it holds has arrived, and who pulls too early sleeps one second, then two, then
+four, up to ten. In a round that happens at three places. Nothing else is changed, and a Flower without these values is
+left as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Flower grid in one process: messages go to ClientApps at once. For tests, and to look at an app without a network."""
+"""A Flower grid in one process: messages go to ClientApps at once. For tests, and for a look without a network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 
-class LocalGrid(Grid):  # type: ignore[misc]
-    """Nodes are 101, 102 …; a node that is in `offline` is not there, and one in `silent` takes but does not answer."""
+class LocalGrid(Grid):
+    """Nodes are 101, 102 …; one in `offline` is not there. `change` sees every reply, and may hold it back."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """node.toml: who a node is, where its data is, and on what it computes. It stays on the node.
 
-    [node]      name, number, and the part of a split file that is its own
-    [data]      as in a plan: a named dataset, an .npz, an image folder
-    [machine]   as in a plan
+[node]      name, number, and the part of a split file that is its own
+[data]      as in a plan: a named dataset, an .npz, an image folder
+[machine]   as in a plan
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A deployed run on the server: the loop of `fedptr.runner` with clients that are elsewhere.
 
 The rules, all in deploy.toml. A round begins when `min_nodes` are online and joined; it ends when everyone asked has
-answered, failed or gone offline, or when `round_timeout` is over. With fewer than `min_replies` usable replies it does not
-count and is asked again. When `patience` is over without a round that counts, the run stops; `fedptr resume` goes on. A
-node that joins in the middle is a client from the next round on; one that is lost stays a client, and is drawn, and counts
-as dropped, until it is back.
+answered, failed or gone offline, or when `round_timeout` is over. With fewer than `min_replies` usable replies it does
+not count and is asked again. When `patience` is over without a round that counts, the run stops, and `fedptr resume`
+goes on. A node that joins in the middle is a client from the next round on; one that is lost stays a client, and is
+drawn, and counts as dropped, until it is back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedptr.engines.flower.agreement import Agreement, imaginary, translated
 from fedptr.engines.flower.courier import Courier
 from fedptr.engines.flower.deployplan import DeployPlan
 from fedptr.engines.flower.gathering import Gathering
-from fedptr.engines.flower.remote_test import evaluate
+from fedptr.engines.flower.evaluation import evaluate
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.visits import Remote, TooFewError
 from fedptr.errors import UserError
@@ -79,8 +79,10 @@ def serve(grid: Grid, folder: Path) -> Record:
 def started(folder: Path) -> tuple[str, int]:
     """The experiment's name and which start this is; on the disk before any node is asked."""
     path = folder / IDENTITY
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"experiment": secrets.token_hex(8)}
-    known["attempt"] = known.get("attempt", 0) + 1
+    known: Record = {"experiment": secrets.token_hex(8), "attempt": 0}
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+    known["attempt"] += 1
     write_text(path, json.dumps(known) + "\n")
     return str(known["experiment"]), int(known["attempt"])
 
@@ -147,9 +149,7 @@ def counted(
             sizes = remote.roster.sizes()
             late = server.courier.late
             new = next(
-                federate(
-                    plan.method, task, sizes, test, plan.run, plan.local, plan.faults, run, visits=remote.visits
-                )
+                federate(plan.method, task, sizes, test, plan.run, plan.local, plan.faults, run, visits=remote.visits)
             )
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:

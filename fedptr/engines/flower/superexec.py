@@ -1,8 +1,8 @@
 """Flower's SuperExec, which forks its ClientApps instead of starting them: Flower is imported once, not per message.
 
-Importing Flower costs about two seconds of a core, every message's ClientApp needs it, and on a machine with several nodes
-or little to spare that was most of a round. What is forked here is a process that has imported Flower and our ClientApp
-and computed nothing: torch is in the node's worker.
+Importing Flower costs about two seconds of a core, every message's ClientApp needs it, and on a machine with several
+nodes or little to spare that was most of a round. What is forked here is a process that has imported Flower and our
+ClientApp and computed nothing: torch is in the node's worker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Flower's SuperLink with a gate: over the network nodes are served, and nothing else is.
 
 A SuperLink answers nodes, the `flwr` command line and its own child processes on one port. Without Flower's account
-server the command line needs no key, so whoever reaches the port could submit an app, that is, run code on the server and
-on every node, or register a node of his own. Here everything but the nodes' part answers to this machine only.
+server the command line needs no key, so whoever reaches the port could submit an app, that is, run code on the server
+and on every node, or register a node of his own. Here everything but the nodes' part answers to this machine only.
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ def unpack(blocks: Mapping[str, Block], device: str = "cpu") -> State:
     """Copies, because arithmetic may depend on where a tensor begins, and torch's own begin alike everywhere."""
     state = {}
     for name, (dtype, shape, data) in blocks.items():
-        if data:
-            flat = torch.frombuffer(bytearray(data), dtype=DTYPES[dtype])
-        else:
-            flat = torch.empty(0, dtype=DTYPES[dtype])
+        kind = DTYPES[dtype]
+        flat = torch.frombuffer(bytearray(data), dtype=kind) if data else torch.empty(0, dtype=kind)
         state[name] = flat.reshape(shape).to(device, copy=True)
     return state

@@ -77,7 +77,9 @@ class Remote:
             gone, part = faults.draw(site.key)
             node = self.roster.nodes.get(i, -1)
             if gone or node not in online or node in busy:
-                dropped[i] = "simulated" if gone else "is offline" if node not in online else "is busy with an earlier round"
+                dropped[i] = (
+                    "simulated" if gone else "is offline" if node not in online else "is busy with an earlier round"
+                )
             else:
                 orders[i] = Parcel(self.order(site, i, part, states.get(i)), blocks)
         if len(orders) < self.rules.min_replies:
