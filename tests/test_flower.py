@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -308,11 +307,3 @@ def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
     words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
     assert words == {"kind": "refused", "reason": "speaks protocol 1, not 99; install the same fedptr"}
     assert node.answer(Parcel({"kind": "dance", "protocol": nodes.PROTOCOL})).words["kind"] == "refused"
-
-
-def own_npz(path: Path, classes: list[str], seed: int, side: int = 8) -> Path:
-    rng = np.random.default_rng(seed)
-    y = np.arange(24) % len(classes)
-    x = rng.integers(0, 255, (24, side, side), dtype=np.uint8)
-    np.savez(path, train_x=x, train_y=y, test_x=x[:8], test_y=y[:8], classes=np.array(classes))
-    return path

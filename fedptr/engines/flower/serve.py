@@ -31,8 +31,8 @@ from fedptr.engines.flower import deployplan
 from fedptr.engines.flower.agreement import Agreement, imaginary, translated
 from fedptr.engines.flower.courier import Courier
 from fedptr.engines.flower.deployplan import DeployPlan
-from fedptr.engines.flower.gathering import Gathering
 from fedptr.engines.flower.evaluation import evaluate
+from fedptr.engines.flower.gathering import Gathering
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.visits import Remote, TooFewError
 from fedptr.errors import UserError

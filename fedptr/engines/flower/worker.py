@@ -25,6 +25,7 @@ SOCKET, LOCK, LOG = "socket", "lock", "log"
 START = 120.0  # seconds for a worker to read the node's data and listen
 IDLE = 1800.0  # seconds without a question after which it ends
 PID = "FEDPTR_NODE_PID"  # the SuperNode, without which there will be no more questions
+started: list[subprocess.Popen[bytes]] = []  # workers outlive who started them, on purpose
 
 
 def ask(folder: Path, parcel: Parcel) -> Parcel:
@@ -81,6 +82,7 @@ def start(place: Path, folder: Path, stream: socket.socket) -> None:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder
         )
+    started.append(process)
     until = time.monotonic() + START
     while not reached(stream, place):
         if process.poll() is not None or time.monotonic() > until:
