@@ -80,10 +80,10 @@ class Federation3:
             return True
         return False
 
-    def kill(self, what: str, number: int = signal.SIGKILL) -> None:
+    def kill(self, what: str, number: int = signal.SIGKILL, alone: bool = False) -> None:
         """The process and, as a machine that loses power would, all it started."""
         process = self.processes.pop(what)
-        if number == signal.SIGKILL:
+        if number == signal.SIGKILL and not alone:
             for child in descendants(process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)

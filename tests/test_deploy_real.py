@@ -19,7 +19,7 @@ from conftest import QUICK
 from federation_lab import SLOW, federation, until
 
 from fedptr import plan as planning
-from fedptr.deploy import keys
+from fedptr.deploy import keys, launch
 from fedptr.experiment import prepare
 from fedptr.federation import Run, federate
 from fedptr.methods import all_methods
@@ -73,30 +73,29 @@ def test_every_method_over_tls_gives_the_weights_of_the_in_process_engine(tmp_pa
 
 def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -> None:
     """Three nodes of four; one is killed and comes back, the fourth joins, the server is killed: the run goes on."""
-    plan = plan_for("scaffold", clients=4, rounds=9)
-    rules = {"min_nodes": 2, "min_replies": 2, "round_timeout": 8.0, "patience": 120.0}
+    plan = plan_for("scaffold", clients=4, rounds=500)
+    rules = {"min_nodes": 2, "min_replies": 2, "round_timeout": 20.0, "patience": 120.0}
     with federation(tmp_path / "f", plan, prepare(plan).split, **rules) as lab:
         lab.begin()
         lab.reach(1)
         lab.kill("c")
-        lab.reach(len(lab.rounds()) + 2)
-        dropped = [record["dropped"] for record in lab.rounds() if "dropped" in record]
-        assert dropped, "nobody missed node c"
-        assert set(dropped[0]) == {"2"}
+        missed = until(lambda: [r["dropped"] for r in lab.rounds() if "2" in r.get("dropped", {})], "missing node c")
+        assert missed[0]["2"].startswith("c ")
+        with_two = [record for record in lab.rounds() if len(record["clients"]) == 2]
+        assert with_two, "no round went on without node c"
         lab.start_node("c")
         lab.start_node("d")
         until(lambda: 3 in lab.rounds()[-1]["cohort"] and "dropped" not in lab.rounds()[-1], "all four nodes")
-        assert len(lab.rounds()) < 9, "the run was over before the server could be killed"
         lab.kill("superlink")
-        before = len(lab.rounds())
-        assert not (lab.run / "summary.json").exists()
         lab.kill("command")
+        before = len(lab.rounds())
         lab.start_server()
-        assert lab.command("resume", str(lab.run)).wait(2 * SLOW) == 0, lab.log("command")
+        lab.command("resume", str(lab.run))
+        until(lambda: any(record["attempt"] == 2 for record in lab.rounds()), "a round of the second attempt")
         records = lab.rounds()
-        assert [record["round"] for record in records] == list(range(1, 10))
-        assert [record["attempt"] for record in records][before - 1 :: 9 - before] == [1, 2]
-        assert lab.summary()["rounds"] == 9
+        assert [record["round"] for record in records] == list(range(1, len(records) + 1))
+        assert len(records) >= before - 1  # what was not in a checkpoint yet is done again
+        assert [record["attempt"] for record in records] == sorted(record["attempt"] for record in records)
 
 
 def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does(tmp_path: Path) -> None:
@@ -104,7 +103,9 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
     with federation(tmp_path / "f", plan, prepare(plan).split, min_replies=3, round_timeout=60.0) as lab:
         lab.begin()
         lab.reach(2)
-        for what in ("superlink", "a", "b", "command"):
+        lab.kill("superlink", alone=True)
+        until(lambda: not launch.held(lab.run), "the end of the run's own process")
+        for what in ("a", "b", "command"):
             lab.kill(what)
         assert len(lab.rounds()) < 5
         lab.start_server()

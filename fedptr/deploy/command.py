@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,13 @@ def add_init(parts: Commands) -> None:
     init.set_defaults(handler=init_command)
 
 
+def need_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("this needs Flower; install it with: pip install 'fedptr[flower]'")
+
+
 def init_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr import plan as planning
     from fedptr.commands import assignments
     from fedptr.data.progress import notice
@@ -89,6 +96,7 @@ def init_command(args: argparse.Namespace) -> int:
 
 
 def add_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.deploy.init import add, federation_of
     from fedptr.deploy.launch import configure, register
 
@@ -107,12 +115,14 @@ def add_command(args: argparse.Namespace) -> int:
 
 
 def check_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.deploy.check import check
 
     return check(Path(args.folder))
 
 
 def register_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.deploy.init import read_register
     from fedptr.deploy.launch import configure, register
 
@@ -124,6 +134,7 @@ def register_command(args: argparse.Namespace) -> int:
 
 
 def run_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.deploy import launch
     from fedptr.folder import claim
 
@@ -135,6 +146,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 def go_on(out: Path) -> int:
     """Hands a run to the SuperLink and shows it; also after it was stopped."""
+    need_flower()
     from fedptr.commands import tell
     from fedptr.deploy import launch
     from fedptr.report.progress import progress
@@ -149,6 +161,7 @@ def go_on(out: Path) -> int:
 
 
 def simulate_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.commands import tell
     from fedptr.deploy.simulate import simulate
 
@@ -156,6 +169,7 @@ def simulate_command(args: argparse.Namespace) -> int:
 
 
 def status_command(args: argparse.Namespace) -> int:
+    need_flower()
     from fedptr.deploy.show import show
 
     return show(Path(args.dir), args.watch)

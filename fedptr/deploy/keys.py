@@ -9,18 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedptr.errors import UserError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-
-try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-except ImportError:
-    raise UserError("deploying needs Flower; install it with: pip install 'fedptr[flower]'") from None
 
 NONE = serialization.NoEncryption()
 
@@ -32,7 +27,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def pem(key: EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NONE)
+    return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NONE))
 
 
 def make_authority(folder: Path, days: int) -> None:
@@ -69,7 +64,7 @@ def make_node(folder: Path, name: str) -> bytes:
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, NONE)
     write_private(folder / "key", private)
     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    public = key.public_key().public_bytes(*form) + f" {name}\n".encode()
+    public = bytes(key.public_key().public_bytes(*form)) + f" {name}\n".encode()
     (folder / "key.pub").write_bytes(public)
     return public
 

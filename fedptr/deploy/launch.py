@@ -46,6 +46,8 @@ def begin(server: Path, out: Path) -> None:
 def submit(out: Path) -> None:
     """Registers keys that are not yet, and starts the run on the SuperLink."""
     link = deployplan.read(out).flower
+    if not link.app:
+        raise UserError(f"{out} was simulated; do it again with `fedptr deploy simulate`, or `fedptr run` its plan")
     server = Path(link.app).parent
     configure(server, Path(link.home))
     if link.nodes:
@@ -112,8 +114,8 @@ def follow(out: Path, show: Callable[[Record], None]) -> None:
         fresh = now.get("at", 0) >= began
         if fresh and now["phase"] == "finished":
             return
-        if fresh and (now["phase"] == "stopped" or "problem" in now):
-            raise UserError(now.get("problem") or f"the run stopped; go on with `fedptr resume {out}`")
+        if fresh and "problem" in now:
+            raise UserError(now["problem"])
         if held(out):
             alive = time.time() + LOST
         elif time.time() > alive:

@@ -96,6 +96,9 @@ def moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ..
 
 def translated(dataset: Dataset, agreed: Agreement) -> Dataset:
     """The dataset with the agreed numbers of its classes, and the agreed normalisation."""
+    unknown = [name for name in dataset.classes if name not in agreed.classes]
+    if unknown:
+        raise UserError(f"{dataset.name} has the class {unknown[0]!r}, which is not among the agreed ones")
     number = np.array([agreed.classes.index(name) for name in dataset.classes], dtype=np.int64)
     train_y, test_y = number[dataset.train_y], number[dataset.test_y]
     return replace(dataset, train_y=train_y, test_y=test_y, classes=agreed.classes, mean=agreed.mean, std=agreed.std)

@@ -53,8 +53,8 @@ class Courier:
             for message in self.grid.pull_messages(list(self.owed)):
                 if self.owed.pop(message.metadata.reply_to_message_id, None) and not message.has_error():
                     self.late += 1
-        now = time.monotonic()
-        self.owed = {name: (node, until) for name, (node, until) in self.owed.items() if until > now}
+        now, online = time.monotonic(), self.online()  # who went offline has lost the question
+        self.owed = {name: owed for name, owed in self.owed.items() if owed[0] in online and owed[1] > now}
         return {node for node, _ in self.owed.values()}
 
     def ask(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:

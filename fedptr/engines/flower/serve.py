@@ -40,7 +40,7 @@ from fedptr.experiment import Experiment, choose_device, load_data, make_task
 from fedptr.federation import Run, federate
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import History, Record
-from fedptr.lock import StoppedError, locked, stoppable
+from fedptr.lock import locked
 from fedptr.plan import Plan
 from fedptr.runner import load_plan, newest
 from fedptr.samples import Samples
@@ -107,24 +107,28 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
     history = history or History(out)
     summaries.reset_peak_memory()
     run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
-    with contextlib.closing(history), trackers.follow(out, history.records) as track, stoppable() as stop:
+    # Signals are left to Flower, which ends this process when its SuperLink is gone; a checkpoint is all it needs.
+    with contextlib.closing(history), trackers.follow(out, history.records) as track:
         while run is None or run.round < total:
             run = counted(server, gathering, remote, task, test, run)
             history.append(run.record)
             track(run.record)
             kept = {**same, **history.header(), "roster": roster.text(), "agreement": json.dumps(agreed.plain())}
-            if every and (run.round % every == 0 or run.round == total or stop.number):
+            if every and (run.round % every == 0 or run.round == total):
                 store.save(run, {**kept, "torch": torch.__version__})
-            if stop.number and run.round < total:
-                gathering.tell("stopped", run.record)
-                raise StoppedError(out, run.round, stop.number)
     dataset = imaginary(agreed) if own is None else translated(own, agreed)
-    experiment = Experiment(dataset, as_split(roster), task, [], test or samples.of(dataset)[1])
-    summaries.save_weights(run, experiment, out / "weights.safetensors")
-    summary = {**summaries.summarise(plan, experiment, run, history), "evaluated": rules.evaluate}
-    summaries.write(out, summary)
+    summary = finish(server, Experiment(dataset, as_split(roster), task, [], samples.of(dataset)[1]), run, history)
     store.prune(1)
     gathering.tell("finished", run.record)
+    return summary
+
+
+def finish(server: Server, experiment: Experiment, run: Run, history: History) -> Record:
+    """The weights and the summary."""
+    summaries.save_weights(run, experiment, server.folder / "weights.safetensors")
+    summary = summaries.summarise(server.plan, experiment, run, history)
+    summary["evaluated"] = server.rules.deploy.evaluate
+    summaries.write(server.folder, summary)
     return summary
 
 

@@ -12,7 +12,6 @@ from fedptr.engines.flower import status
 from fedptr.engines.flower.impatient import hurry
 from fedptr.engines.flower.serve import serve
 from fedptr.errors import ClientError, UserError
-from fedptr.lock import StoppedError
 
 app = ServerApp()
 
@@ -23,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     try:
         summary = serve(grid, folder)
-    except (UserError, ClientError, StoppedError) as error:
+    except (UserError, ClientError) as error:
         status.fail(folder, str(error))
         logging.getLogger("flwr").error("fedptr: %s", error)
         raise SystemExit(2) from None
