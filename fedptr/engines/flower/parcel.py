@@ -79,7 +79,12 @@ def read(receive: Callable[[int], bytes]) -> Parcel:
     if length > LARGEST:
         raise ReplyError("its head is too long")
     head = words_from(receive(length))
-    blocks = {}
-    for name, dtype, shape, size in head["arrays"]:
-        blocks[name] = checked(name, dtype, shape, receive(size))
-    return Parcel(head["words"], blocks)
+    words, arrays, blocks = head.get("words"), head.get("arrays"), {}
+    if not isinstance(words, dict) or not isinstance(arrays, list):
+        raise ReplyError("its head has no words and arrays")
+    for entry in arrays:
+        if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) is not int or not 0 <= entry[3] < LARGEST:
+            raise ReplyError("its head has an array that is none")
+        name, dtype, shape, size = entry
+        blocks[str(name)] = checked(name, dtype, shape, receive(size))
+    return Parcel(words, blocks)

@@ -60,7 +60,6 @@ def connected(place: Path, folder: Path) -> Iterator[socket.socket]:
 
 
 def reached(stream: socket.socket, place: Path) -> bool:
-    # By way of /proc/self/fd or a relative name a long path would fit too; a socket's name has 107 bytes.
     try:
         stream.connect(address(place))
         return True
