@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
 from conftest import QUICK
-from federation_lab import SLOW, federation, until
+from federation_lab import SLOW, Federation3, federation, until
 
 from fedptr import plan as planning
 from fedptr.deploy import keys, launch
@@ -58,17 +59,23 @@ def moving(runs: list[Run]) -> str:
     return weights_sha256(runs[-1])
 
 
-def test_every_method_over_tls_gives_the_weights_of_the_in_process_engine(tmp_path: Path) -> None:
-    plans = {name: plan_for(name) for name in all_methods()}
-    first = next(iter(plans.values()))
-    with federation(tmp_path / "f", first, prepare(first).split) as lab:
-        for name, plan in plans.items():
-            (lab.server / "plan.toml").write_text(plan.toml())
-            lab.run = lab.server / f"run-{name}"
-            done = lab.command("deploy", "run", str(lab.server), "--out", str(lab.run))
-            assert done.wait(SLOW) == 0, lab.log("command")
-            assert lab.summary()["weights_sha256"] == moving(in_process(plan)), name
-            assert lab.summary()["dropped"] == 0
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation3]:
+    """A server and three nodes that stay for several tests."""
+    plan = plan_for("fedavg")
+    with federation(tmp_path_factory.mktemp("three") / "f", plan, prepare(plan).split) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("name", all_methods())
+def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: str, three: Federation3) -> None:
+    plan = plan_for(name)
+    (three.server / "plan.toml").write_text(plan.toml())
+    three.run = three.server / f"run-{name}"
+    done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
+    assert done.wait(SLOW) == 0, three.log("command")
+    assert three.summary()["weights_sha256"] == moving(in_process(plan))
+    assert three.summary()["dropped"] == 0
 
 
 def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Parcels as Flower's records.
 
-Flower sends every record of a message as an object of its own, a signed request each, and every array as two. So a small
-parcel is one ConfigRecord of bytes; a large one, whose arrays Flower sends in pieces and once for all nodes, is a
-ConfigRecord for the words and an ArrayRecord.
+Flower sends every record of a message as an object of its own, a signed request each, and every array as two. So a
+small parcel is one ConfigRecord of bytes; a large one, whose arrays Flower sends in pieces and once for all nodes, is
+a ConfigRecord for the words and an ArrayRecord.
 """
 
 from __future__ import annotations
