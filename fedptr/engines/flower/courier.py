@@ -40,10 +40,10 @@ class Courier:
         self.late = 0  # answers that came after their deadline
         self.seen: tuple[float, set[int]] = (-1e9, set())
 
-    def online(self) -> set[int]:
-        """The nodes that are there, as of at most a moment ago."""
+    def online(self, fresh: bool = False) -> set[int]:
+        """The nodes that are there: now, or as of at most a moment ago."""
         now = time.monotonic()
-        if now - self.seen[0] > self.poll * FRESH:
+        if fresh or now - self.seen[0] > self.poll * FRESH:
             self.seen = now, set(self.grid.get_node_ids())
         return self.seen[1]
 

@@ -58,7 +58,7 @@ class Gathering:
 
     def greet(self, known: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """What nodes that were not talked to yet say of themselves."""
-        online = self.courier.online()
+        online = self.courier.online(fresh=True)
         busy = self.courier.busy() if self.roster.strangers(online) else set()
         new = [node for node in self.roster.strangers(online) if node not in known and node not in busy]
         if not new:
