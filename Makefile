@@ -5,7 +5,7 @@ PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data browser soak oracle docs bench clean
+.PHONY: demo test lint data browser soak oracle docs bench example-hospitals clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
@@ -39,6 +39,10 @@ oracle: $(VENV)/.core
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict
 
+# Two organisations, a server and two nodes of Flower over TLS, on this machine; docs/deploy.md has it for three.
+example-hospitals: $(VENV)/.flower
+	$(BIN)/python examples/two_hospitals/run.py
+
 # Speed and memory against references; `make bench ARGS="--only matching"`. The libraries we are compared with have an
 # environment of their own; where they cannot be installed, their rows of the table say so.
 bench: $(VENV)/.core $(PEERS)/.made
@@ -56,6 +60,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[test]"
 	-$(PIP) install -q -c constraints.txt -e ".[ray]"
 	@touch $(VENV)/.core $@
+
+$(VENV)/.flower: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q -c constraints.txt -e ".[flower]"
+	@touch $@
 
 $(PEERS)/.made: benchmarks/peers.txt constraints.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -93,8 +93,10 @@ def parser() -> argparse.ArgumentParser:
     report.set_defaults(handler=report_command)
 
     from fedptr.data.commands import add_parser
+    from fedptr.deploy.command import add_parsers
 
     add_parser(commands)
+    add_parsers(commands)
 
     sub = commands.add_parser("reproduce", help="run a table or figure of the paper by name", allow_abbrev=False)
     sub.add_argument("recipe", nargs="?", metavar="RECIPE", help="table1 … figure6, a sweep; see --list")

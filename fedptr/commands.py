@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedptr import engines, trackers
 from fedptr import methods as registry
 from fedptr import plan as planning
+from fedptr import trackers
 from fedptr.data.progress import notice
 from fedptr.data.sources import SOURCES
+from fedptr.engines import choice as engines
 from fedptr.errors import UserError
 from fedptr.experiment import Experiment, load_data, prepare
 from fedptr.folder import claim, fresh_name
@@ -94,6 +95,10 @@ def resume(args: argparse.Namespace) -> int:
         summary, _ = finished(out)
         notice(f"{out} is finished; there is nothing to do")
     except DamagedError:
+        if (out / "deploy.toml").exists():  # its clients are elsewhere
+            from fedptr.deploy.command import go_on
+
+            return go_on(out)
         with progress(plan.method.name, plan.run.rounds) as show:
             summary, _ = runner.resume(plan, out, show)
     return tell(summary, out)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedptr import engines, methods
+from fedptr import methods
+from fedptr.engines import choice as engines
 from fedptr.errors import UserError
 from fedptr.experiment import prepare
 from fedptr.history import Record, jsonable

@@ -11,7 +11,7 @@ from fedptr import lock
 from fedptr.errors import UserError
 
 CHECKPOINTS = "checkpoint"
-WHOLE = {CHECKPOINTS, "tensorboard", "mlflow"}  # folders in which everything is ours
+WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states"}  # folders in which everything is ours
 PICTURES = r"round\d{4,}\.png"  # in auxiliary/
 RUN_FILES = (
     "plan.toml",
@@ -20,6 +20,9 @@ RUN_FILES = (
     "summary.json",
     "weights.safetensors",
     "mlflow_run.txt",
+    "deploy.toml",
+    "flower.json",
+    "status.json",
     lock.NAME,
 )
 COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg", "report.html")
@@ -54,7 +57,8 @@ def not_ours(folder: Path) -> Path | None:
             path.is_dir() or WHOLE & set(path.relative_to(folder).parts[:-1]) or OURS.fullmatch(path.name)
         ):
             return path
-    return None if any(path.name in ("rounds.jsonl", lock.NAME, *THEORY_FILES) for path in inside) else folder
+    signs = ("rounds.jsonl", "deploy.toml", lock.NAME, *THEORY_FILES)
+    return None if any(path.name in signs for path in inside) else folder
 
 
 def fresh_name(stem: str) -> Path:

@@ -111,10 +111,15 @@ def read(path: str | Path) -> Tables:
         raise UserError(f"plan {path} cannot be read ({error.strerror}); check the path") from None
     except ValueError:
         raise UserError(f"plan {path} is not UTF-8 text; a plan is a TOML file") from None
+    return parse(text, f"plan {path}")
+
+
+def parse(text: str, what: str = "the plan") -> Tables:
+    """The tables of a TOML text."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOMLDecodeError alone: a number may have too many digits
-        raise UserError(f"plan {path} is not valid TOML: {error}") from None
+        raise UserError(f"{what} is not valid TOML: {error}") from None
 
 
 def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedptr import engines, memory, pictures, trackers
+from fedptr import memory, pictures, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
 from fedptr.data.dataset import digest
 from fedptr.data.progress import notice
 from fedptr.data.split import Split
+from fedptr.engines import choice as engines
 from fedptr.errors import UserError
 from fedptr.experiment import Experiment, prepare
 from fedptr.federation import Run, federate

@@ -37,7 +37,7 @@ def tiny_imagenet(folder: Path) -> Raw:
 
 def image_folder(folder: Path) -> Raw:
     """Own images as train/CLASS/*.png and test/CLASS/*.png, all of one size; gray only if every one of them is."""
-    classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=_natural))
+    classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=natural))
     extra = sorted({p.name for p in _subfolders(folder / "test")} - set(classes))
     if extra:
         raise UserError(f"{folder / 'test' / extra[0]} has no counterpart in {folder / 'train'}; add or remove it")
@@ -62,10 +62,10 @@ def _images(folder: Path, optional: bool = False) -> list[Path]:
     found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES] if folder.is_dir() else []
     if not found and not optional:
         raise UserError(f"{folder} holds no images; restore them, or remove the class")
-    return sorted(found, key=lambda path: _natural(path.name))
+    return sorted(found, key=lambda path: natural(path.name))
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
+def natural(name: str) -> tuple[list[str | int], str]:
     """`2.png` before `10.png`: text and numbers alternate, so equal positions always compare alike."""
     return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))], name
 

@@ -1,0 +1,1 @@
+"""Setting up a federation over machines: `fedptr deploy init`, `check` and `run`, and `fedptr status`."""

@@ -1,0 +1,115 @@
+"""Parcels to nodes and back, over the push and pull of a Flower grid.
+
+Flower's own strategies take one record per reply, begin at round 1, look every three seconds and wait for ever. Here a
+question has a deadline. Who goes offline is not waited for; who is late is told apart from who is lost: until its
+answer comes or its message has expired, a node is busy and is not asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedptr.engines.flower.parcel import Parcel
+from fedptr.engines.flower.records import from_records, to_records
+from fedptr.errors import ReplyError
+
+TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
+LOOK = 2.0  # seconds between two looks at who is online
+FRESH = 5  # polls for which a look at who is online is good
+LAZY = 0.05  # of the time waited so far, between two looks for replies: a long round is not disturbed by many
+GRACE = 60.0  # seconds for which a late answer is still taken note of
+
+
+@dataclass
+class Answers:
+    """By node: what came, and why nothing usable did."""
+
+    parcels: dict[int, Parcel] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+class Courier:
+    def __init__(self, grid: Grid, poll: float = 0.1) -> None:
+        self.grid, self.poll = grid, poll
+        self.owed: dict[str, tuple[int, float]] = {}  # message -> node, and when it expires
+        self.late = 0  # answers that came after their deadline
+        self.seen: tuple[float, set[int]] = (-1e9, set())
+
+    def online(self, fresh: bool = False) -> set[int]:
+        """The nodes that are there: now, or as of at most a moment ago."""
+        now = time.monotonic()
+        if fresh or now - self.seen[0] > self.poll * FRESH:
+            self.seen = now, set(self.grid.get_node_ids())
+        return self.seen[1]
+
+    def busy(self) -> set[int]:
+        """Nodes that have not answered yet; answers that came late are counted and thrown away."""
+        if self.owed:
+            for message in self.grid.pull_messages(list(self.owed)):
+                if self.owed.pop(message.metadata.reply_to_message_id, None) and not message.has_error():
+                    self.late += 1
+        now, online = time.monotonic(), self.online()  # who went offline has lost the question
+        self.owed = {name: owed for name, owed in self.owed.items() if owed[0] in online and owed[1] > now}
+        return {node for node, _ in self.owed.values()}
+
+    def ask(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
+        """Sends, and waits until everyone answered, failed, went offline or is late."""
+        answers = Answers()
+        waiting = self.send(kind, parcels, timeout, group, answers)
+        began = time.monotonic()
+        deadline, look = began + timeout, began + LOOK
+        while waiting:
+            for message in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None:
+                    self.take(node, message, answers)
+            now = time.monotonic()
+            if waiting and now >= look:
+                look = now + LOOK
+                self.leave(waiting, self.online(), answers)
+            if now >= deadline:
+                for name, node in waiting.items():
+                    answers.failures[node] = f"did not answer within {timeout:g} s"
+                    self.owed[name] = node, now + GRACE
+                break
+            if waiting:
+                time.sleep(min(max(self.poll, LAZY * (now - began)), LOOK, max(deadline - now, 0.0)))
+        return answers
+
+    def send(
+        self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str, answers: Answers
+    ) -> dict[str, int]:
+        """Message -> node, of those that could be sent."""
+        ttl = timeout + GRACE
+        nodes = list(parcels)
+        messages = [Message(to_records(parcels[n]), n, TYPES[kind], ttl=ttl, group_id=group) for n in nodes]
+        names: list[str | None] = list(self.grid.push_messages(messages)) if messages else []
+        names += [None] * (len(nodes) - len(names))
+        answers.failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
+        return {name: n for n, name in zip(nodes, names, strict=True) if name}
+
+    def take(self, node: int, message: Message, answers: Answers) -> None:
+        if message.has_error():
+            answers.failures[node] = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+            return
+        try:
+            parcel = from_records(message.content)
+        except ReplyError as error:
+            answers.failures[node] = str(error)
+            return
+        if parcel.words.get("kind") == "refused":
+            answers.failures[node] = str(parcel.words.get("reason"))[:500]
+        else:
+            answers.parcels[node] = parcel
+
+    def leave(self, waiting: dict[str, int], online: Iterable[int], answers: Answers) -> None:
+        there = set(online)
+        for name, node in list(waiting.items()):
+            if node not in there:
+                answers.failures[node] = "went offline"
+                del waiting[name]

@@ -1,0 +1,63 @@
+"""deploy.toml: the rules by which a deployed run goes on. It is beside the plan, and may be changed before a resume.
+
+[deploy]    how many nodes, how long to wait, what is accepted
+[flower]    where the server is, and how it is reached
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fedptr import plan as planning
+from fedptr.errors import UserError
+from fedptr.settings import build, setting, unknown
+
+NAME = "deploy.toml"
+
+
+@dataclass(frozen=True)
+class Rules:
+    min_nodes: int = setting(2, "nodes that must be online before a round begins", ge=1)
+    min_replies: int = setting(1, "usable replies without which a round does not count and is asked again", ge=1)
+    round_timeout: float = setting(600.0, "seconds until a reply is late", gt=0)
+    patience: float = setting(3600.0, "seconds to wait for nodes, or for a round to count, until the run stops", gt=0)
+    evaluate: Literal["server", "nodes"] = setting(
+        "nodes", "test on the server's own data (the plan's), or on the nodes' and take the mean"
+    )
+    classes: str = setting("", "the agreed classes, separated by commas; empty = all that the first nodes have")
+    norm_bound: float = setting(100.0, "largest accepted step ‖w − x‖, and norm of any other entry, over 1+‖x‖", gt=0)
+    max_samples: int = setting(10**8, "largest number of samples a node may claim", ge=1)
+    lost_state: Literal["drop", "anew"] = setting(
+        "drop", "a node that lost its state is left out, or begins anew as on its first visit"
+    )
+    poll: float = setting(0.2, "seconds between two looks for replies; in long rounds they become longer", gt=0, le=60)
+
+
+@dataclass(frozen=True)
+class Link:
+    address: str = setting("127.0.0.1:8000", "host:port of the SuperLink, as nodes reach it")
+    home: str = setting("", "FLWR_HOME: Flower's own configuration")
+    app: str = setting("", "the Flower app")
+    nodes: str = setting("", "nodes.json: which registered key is which node; empty = as the nodes say")
+
+
+@dataclass(frozen=True)
+class DeployPlan:
+    deploy: Rules = field(default_factory=Rules)
+    flower: Link = field(default_factory=Link)
+
+
+SECTIONS: dict[str, Any] = {"deploy": Rules, "flower": Link}
+
+
+def read(folder: Path) -> DeployPlan:
+    """Of a run folder, or of the server's folder."""
+    if not (folder / NAME).is_file():
+        raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
+    tables = planning.read(folder / NAME)
+    for name in tables:
+        if name not in SECTIONS:
+            raise unknown(name, name, SECTIONS, f"a section of {NAME}")
+    return DeployPlan(**{name: build(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})

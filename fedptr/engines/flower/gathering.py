@@ -1,0 +1,122 @@
+"""Nodes come and go: who is new is greeted, and a round waits until there are enough."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from fedptr.data.dataset import Dataset
+from fedptr.data.progress import notice
+from fedptr.engines.flower import status
+from fedptr.engines.flower.agreement import Agreement, Offer, agree
+from fedptr.engines.flower.courier import Courier
+from fedptr.engines.flower.deployplan import Rules
+from fedptr.engines.flower.node import PROTOCOL
+from fedptr.engines.flower.parcel import Parcel
+from fedptr.engines.flower.roster import Roster, read_offer
+from fedptr.errors import ReplyError, UserError
+
+GREETING = 60.0  # seconds for an answer to a hello; a node reads its data first
+
+
+class Gathering:
+    def __init__(
+        self, courier: Courier, roster: Roster, rules: Rules, experiment: str, own: Dataset | None, folder: Path
+    ) -> None:
+        self.courier, self.roster, self.rules, self.folder = courier, roster, rules, folder
+        self.experiment, self.own = experiment, own
+        self.agreed: Agreement | None = None
+        self.record: dict[str, Any] = {}
+
+    def begin(self, agreed: Agreement | None) -> Agreement:
+        """Waits for the first nodes, and agrees with them where nothing was agreed before."""
+        self.agreed = agreed
+        until = time.monotonic() + self.rules.patience
+        offered: dict[int, dict[str, Any]] = {}
+        while self.agreed is None:
+            offered |= self.greet(offered)
+            offered = {node: words for node, words in offered.items() if node in self.courier.online()}
+            self.agreed = self.try_agreeing(offered)
+            if self.agreed is None:
+                self.pause(until, len(offered))
+        for node, words in sorted(offered.items(), key=lambda item: item[1]["number"]):
+            self.take_in(node, words)
+        return self.agreed
+
+    def wait(self, until: float, t: int, record: dict[str, Any]) -> None:
+        """Returns when enough nodes are here; those that are new have joined."""
+        self.record = record
+        while True:
+            for node, words in self.greet({}).items():
+                self.take_in(node, words)
+            here = self.roster.see(self.courier.online())
+            if len(here) >= self.rules.min_nodes:
+                self.tell(f"round {t + 1}")
+                return
+            self.pause(until, len(here))
+
+    def greet(self, known: dict[int, Any]) -> dict[int, dict[str, Any]]:
+        """What nodes that were not talked to yet say of themselves."""
+        online = self.courier.online(fresh=True)
+        busy = self.courier.busy() if self.roster.strangers(online) else set()
+        new = [node for node in self.roster.strangers(online) if node not in known and node not in busy]
+        if not new:
+            return {}
+        hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
+        answers = self.courier.ask("hello", dict.fromkeys(new, hello), GREETING)
+        for node, reason in answers.failures.items():
+            notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
+        return {node: parcel.words for node, parcel in answers.parcels.items() if self.readable(node, parcel.words)}
+
+    def readable(self, node: int, words: dict[str, Any]) -> bool:
+        try:
+            read_offer(words, self.rules.max_samples)
+            return True
+        except ReplyError as error:
+            notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
+            return False
+
+    def try_agreeing(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
+        """An agreement of those who fit each other, or the server's data; the others are refused by name."""
+        offers = {node: read_offer(words, self.rules.max_samples)[0] for node, words in offered.items()}
+        ordered = sorted(offers, key=lambda node: (offered[node]["number"], node))
+        shape = own_shape(self.own) or (offers[ordered[0]].shape if ordered else ())
+        given = tuple(name.strip() for name in self.rules.classes.split(",") if name.strip())
+        given = given or (self.own.classes if self.own is not None else ())
+        fitting: list[Offer] = []
+        for node in ordered:
+            offer = offers[node]
+            strange = [name for name in offer.classes if given and name not in given]
+            if offer.shape != shape or strange:
+                what = f"the class {strange[0]!r}" if strange else f"images of {'×'.join(map(str, offer.shape))}"
+                other = f"the agreed classes are {', '.join(given[:20])}" if strange else f"{'×'.join(map(str, shape))}"
+                notice(self.roster.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}"))
+                del offered[node]
+            else:
+                fitting.append(offer)
+        return agree(fitting, given) if len(fitting) >= self.rules.min_nodes else None
+
+    def take_in(self, node: int, words: dict[str, Any]) -> None:
+        assert self.agreed is not None
+        try:
+            member = self.roster.join(node, words, self.agreed, self.courier.online(), self.rules.max_samples)
+            notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
+        except (UserError, ReplyError) as error:
+            notice(self.roster.refuse(node, f"refused: {error}"))
+
+    def pause(self, until: float, here: int) -> None:
+        self.tell(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
+        if time.monotonic() > until:
+            words = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s"
+            raise UserError(f"{words}; start them, then go on with `fedptr resume {self.folder}`")
+        time.sleep(min(0.5, self.rules.poll * 5))
+
+    def tell(self, phase: str, record: dict[str, Any] | None = None) -> None:
+        record = self.record if record is None else record
+        more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
+        status.write(self.folder, self.roster, self.courier.online(), phase, **more)
+
+
+def own_shape(own: Dataset | None) -> tuple[int, ...]:
+    return () if own is None else tuple(int(n) for n in own.train_x.shape[1:])

@@ -1,0 +1,63 @@
+"""A Flower grid in one process: messages go to ClientApps at once. For tests, and for a look without a network."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+
+class LocalGrid(Grid):
+    """Nodes are 101, 102 …; one in `offline` is not there. `change` sees every reply, and may hold it back."""
+
+    def __init__(
+        self,
+        app: ClientApp,
+        node_configs: Iterable[Mapping[str, Any]],
+        run_config: Mapping[str, Any],
+        change: Callable[[int, Message], Message | None] = lambda node, message: message,
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.app, self.change = app, change
+        self.contexts = {101 + k: context(101 + k, config, run_config) for k, config in enumerate(node_configs)}
+        self.offline: set[int] = set()
+        self.replies: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.contexts if node not in self.offline]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        names = []
+        for message in messages:
+            names.append(str(uuid.uuid4()))
+            message.metadata.__dict__["_message_id"] = names[-1]
+            node = message.metadata.dst_node_id
+            reply = self.change(node, self.app(message=message, context=self.contexts[node]))
+            if reply is not None:
+                self.replies[names[-1]] = reply
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def context(node: int, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
+    return Context(1, node, dict(node_config), RecordDict(), dict(run_config))

@@ -1,0 +1,158 @@
+"""A node: its own data, its own state, and the answers to what the server asks. It lives as long as its process.
+
+    hello      who the node is and what it has, in numbers and names
+    train      a client's whole round, `fedptr.federation.visit`, unchanged
+    evaluate   accuracy and loss of a model on the node's own test data
+
+The site of a round is rebuilt here exactly as the in-process engine builds it, so the weights are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fedptr
+from fedptr import plan as planning
+from fedptr import samples
+from fedptr.engines.flower.agreement import Agreement, Offer, fits, translated
+from fedptr.engines.flower.nodeplan import STATE, NodePlan, own_data
+from fedptr.engines.flower.parcel import Parcel
+from fedptr.engines.flower.store import Versions
+from fedptr.engines.flower.tensors import pack, unpack
+from fedptr.errors import ReplyError, UserError
+from fedptr.experiment import choose_device, make_task
+from fedptr.federation import visit
+from fedptr.keys import Key
+from fedptr.plan import Plan
+from fedptr.samples import Samples
+from fedptr.site import Site
+from fedptr.speed import fast
+from fedptr.task import Classification, State
+
+PROTOCOL = 1
+LOGGED = 4096  # numbers; diagnostics that are longer (the projected model) stay on the node
+log = logging.getLogger("fedptr.node")
+
+
+class Node:
+    def __init__(self, plan: NodePlan) -> None:
+        self.plan = plan
+        self.dataset, self.rows = own_data(plan)
+        self.size = len(self.dataset.train_y if self.rows is None else self.rows)
+        self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # of the last experiment asked for
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Never raises: what goes wrong here is the server's to know, in one sentence."""
+        words = parcel.words
+        kinds: dict[Any, Callable[[Parcel], Parcel]] = {
+            "hello": self.hello,
+            "train": self.train,
+            "evaluate": self.evaluate,
+        }
+        try:
+            if words.get("protocol") != PROTOCOL:
+                raise ReplyError(f"speaks protocol {PROTOCOL}, not {words.get('protocol')}; install the same fedptr")
+            if words.get("kind") not in kinds:
+                raise ReplyError("was asked for something it does not know; install the same fedptr")
+            return kinds[words["kind"]](parcel)
+        except (UserError, ReplyError) as error:
+            return Parcel({"kind": "refused", "reason": str(error)})
+        except Exception as error:  # a mistake in a model, a full disk, memory that is not there
+            log.exception("round failed")
+            return Parcel({"kind": "refused", "reason": f"failed: {type(error).__name__}: {error}"})
+
+    def offer(self) -> Offer:
+        data = self.dataset
+        shape = tuple(int(n) for n in data.train_x.shape[1:])
+        return Offer(self.plan.node.name, self.size, data.classes, shape, tuple(data.mean), tuple(data.std))
+
+    def hello(self, parcel: Parcel) -> Parcel:
+        offer = self.offer()
+        words = {
+            "kind": "hello",
+            "name": offer.name,
+            "number": self.plan.node.number,
+            "size": offer.size,
+            "tests": len(self.dataset.test_y),
+            "classes": list(offer.classes),
+            "shape": list(offer.shape),
+            "mean": list(offer.mean),
+            "std": list(offer.std),
+            "data": self.fingerprint(str(parcel.words.get("experiment", ""))),
+            "versions": {"fedptr": fedptr.__version__, "torch": torch.__version__},
+        }
+        return Parcel(words)
+
+    def fingerprint(self, salt: str) -> str:
+        """Changes when the data does; of no use for recognising it in another experiment."""
+        digest = hashlib.sha256(salt.encode() + self.dataset.train_y.tobytes() + str(self.rows).encode())
+        images = self.dataset.train_x
+        digest.update(images[:: max(1, len(images) // 256)].tobytes())
+        return digest.hexdigest()
+
+    def make(self, words: dict[str, Any]) -> tuple[Plan, Classification, Samples, Samples]:
+        """The plan, the task and the node's data as agreed; made once per experiment."""
+        key = hashlib.sha256(f"{words['plan']}{sorted(words['agreement'].items())}".encode()).hexdigest()
+        if self.made is None or self.made[0] != key:
+            agreed = Agreement.of(words["agreement"])
+            fits(self.offer(), agreed)
+            plan = replace(planning.check(planning.parse(words["plan"])), machine=self.plan.machine)
+            device = choose_device(plan.machine.device)
+            dataset = translated(self.dataset, agreed)
+            task = fast(plan, make_task(plan, dataset, device), agreed.images)
+            train, test = samples.of(dataset, device)
+            mine = train if self.rows is None else train.part(torch.tensor(self.rows))
+            self.made = key, plan, task, mine, test
+        return self.made[1:]
+
+    def train(self, parcel: Parcel) -> Parcel:
+        words = parcel.words
+        if words["client"] != self.plan.node.number or words["size"] != self.size:
+            raise ReplyError(f"is number {self.plan.node.number} with {self.size} samples, and was taken for another")
+        plan, task, data, _ = self.make(words)
+        t, i, version = int(words["round"]), int(words["client"]), (int(words["round"]) + 1, int(words["attempt"]))
+        local = replace(plan.local, lr=plan.local.lr * plan.local.decay**t)
+        key = Key(plan.run.seed).at("round", t, "client", i)
+        n, part, share = int(words["clients"]), float(words["part"]), float(words["share"])
+        site = Site(task, local, key, t, n, data, self.size, part, share)
+        versions = Versions(self.plan.folder / STATE, str(words["experiment"]), i)
+        base = words["base"]
+        before = None if base is None else versions.load((int(base[0]), int(base[1])), task.device)
+        result = visit(plan.method, unpack(parcel.blocks, task.device), before, site, i)
+        versions.save(version, result.client, int(words["floor"]))
+        answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
+        return Parcel({**answer, "log": shown(result.log)}, pack(result.reply))
+
+    def evaluate(self, parcel: Parcel) -> Parcel:
+        _, task, _, test = self.make(parcel.words)
+        state = unpack(parcel.blocks, task.device)
+        scores = task.evaluate(state["x"], test, state.get("buffers"))
+        return Parcel({"kind": "evaluated", "size": len(test), **scores})
+
+
+def shown(log: State) -> dict[str, Any]:
+    """Diagnostics small enough to be sent: numbers and short lists, all finite."""
+    short = {name: value for name, value in log.items() if name != "target" and value.numel() <= LOGGED}
+    return {name: value.tolist() for name, value in short.items() if bool(value.isfinite().all())}
+
+
+def tensor_log(words: Any) -> State:
+    """The diagnostics a node sent, as what `visit` makes of them here; whatever is not a finite number is left out."""
+    found: dict[str, Tensor] = {}
+    for name, value in list(words.items())[:64] if isinstance(words, dict) else ():
+        numbers = value if isinstance(value, list) else [value]
+        good = all(type(n) in (int, float) and math.isfinite(n) and abs(n) < 2**53 for n in numbers)
+        if isinstance(name, str) and len(name) < 64 and len(numbers) <= LOGGED and good:
+            with contextlib.suppress(ValueError, TypeError, RuntimeError):
+                whole = name == "steps"
+                found[name] = torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
+    return found

@@ -1,0 +1,73 @@
+"""node.toml: who a node is, where its data is, and on what it computes. It stays on the node.
+
+[node]      name, number, and the part of a split file that is its own
+[data]      as in a plan: a named dataset, an .npz, an image folder
+[machine]   as in a plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedptr import plan as planning
+from fedptr.data.dataset import Dataset
+from fedptr.data.split import Split
+from fedptr.errors import UserError
+from fedptr.experiment import load_data
+from fedptr.plan import DataPlan, MachinePlan
+from fedptr.settings import build, setting, unknown
+
+NAME = "node.toml"
+STATE = "state"
+
+
+@dataclass(frozen=True)
+class Who:
+    name: str = setting("", "what the node is called in records and messages")
+    number: int = setting(0, "the client's number; it must not change, and no two nodes have the same", ge=0, lt=100000)
+    split: str = setting("", "a split file of which only one part is this node's; empty = all data is")
+    part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    folder: Path  # where the clients' states are kept
+    node: Who = field(default_factory=Who)
+    data: DataPlan = field(default_factory=DataPlan)
+    machine: MachinePlan = field(default_factory=MachinePlan)
+
+
+SECTIONS: dict[str, Any] = {"node": Who, "data": DataPlan, "machine": MachinePlan}
+
+
+def read(folder: Path) -> NodePlan:
+    """The node of a folder that holds a node.toml."""
+    if not (folder / NAME).is_file():
+        raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
+    return check(planning.read(folder / NAME), folder)
+
+
+def check(tables: Mapping[str, Any], folder: Path) -> NodePlan:
+    for name in tables:
+        if name not in SECTIONS:
+            raise unknown(name, name, SECTIONS, f"a section of {NAME}")
+    parts = {name: build(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()}
+    return NodePlan(folder, **parts)
+
+
+def own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
+    """The node's dataset, and which of its training samples are the node's; None = all."""
+    data = plan.data
+    if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():
+        data = DataPlan(str(plan.folder / data.name), data.dir, data.subset, data.subset_test, data.seed)
+    dataset = load_data(data)
+    if not plan.node.split:
+        return dataset, None
+    split = Split.load(plan.folder / plan.node.split, len(dataset.train_y))
+    part = plan.node.number if plan.node.part < 0 else plan.node.part
+    if part >= len(split.clients):
+        raise UserError(f"node.part {part} is not in {plan.node.split}, which has {len(split.clients)} parts")
+    return dataset, split.clients[part].tolist()

@@ -1,0 +1,90 @@
+"""What travels: words (JSON) and arrays (raw bytes with a type and a shape). Neither torch nor Flower is needed here.
+
+A parcel is what a Flower message holds and what a node's two processes hand to each other. Nothing in it is ever
+executed or unpickled, and whoever opens one has first checked that every array is what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedptr.errors import ReplyError
+
+SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+DIMENSIONS = 8  # more than any tensor here has
+LARGEST = 1 << 40  # bytes; a length that is beyond this is no length
+
+
+class Block(NamedTuple):
+    """One array: little-endian, in C order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Parcel(NamedTuple):
+    words: dict[str, Any]
+    blocks: dict[str, Block] = {}  # noqa: RUF012 (never changed)
+
+
+def checked(name: str, dtype: Any, shape: Any, data: Any) -> Block:
+    """The block, if type, shape and bytes fit each other.
+
+    >>> checked("w", "float32", [2], b"12345678").shape
+    (2,)
+    >>> checked("w", "object", [2], b"")
+    Traceback (most recent call last):
+        ...
+    fedptr.errors.ReplyError: its 'w' has the type 'object', which is not sent here
+    """
+    name = str(name)[:60]
+    if not isinstance(dtype, str) or dtype not in SIZES:
+        raise ReplyError(f"its {name!r} has the type {str(dtype)[:40]!r}, which is not sent here")
+    if not isinstance(shape, (list, tuple)) or len(shape) > DIMENSIONS:
+        raise ReplyError(f"its {name!r} has no shape")
+    if not all(type(n) is int and 0 <= n < LARGEST for n in shape):
+        raise ReplyError(f"its {name!r} has a shape that is none")
+    if not isinstance(data, bytes) or len(data) != math.prod(shape) * SIZES[dtype]:
+        raise ReplyError(f"its {name!r} has bytes that do not fit its shape")
+    return Block(dtype, tuple(shape), data)
+
+
+def words_from(text: Any) -> dict[str, Any]:
+    """The words of a parcel that came from elsewhere."""
+    try:
+        words = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        words = None
+    if not isinstance(words, dict):
+        raise ReplyError("its words are not a JSON object")
+    return words
+
+
+def write(send: Callable[[bytes], object], parcel: Parcel) -> None:
+    """On a stream: the length of a JSON head, the head, and then the arrays' bytes one after another."""
+    arrays = [[name, block.dtype, list(block.shape), len(block.data)] for name, block in parcel.blocks.items()]
+    head = json.dumps({"words": parcel.words, "arrays": arrays}).encode()
+    send(len(head).to_bytes(8, "little") + head)
+    for block in parcel.blocks.values():
+        send(block.data)
+
+
+def read(receive: Callable[[int], bytes]) -> Parcel:
+    """From a stream whose `receive(n)` gives exactly n bytes."""
+    length = int.from_bytes(receive(8), "little")
+    if length > LARGEST:
+        raise ReplyError("its head is too long")
+    head = words_from(receive(length))
+    words, arrays, blocks = head.get("words"), head.get("arrays"), {}
+    if not isinstance(words, dict) or not isinstance(arrays, list):
+        raise ReplyError("its head has no words and arrays")
+    for entry in arrays:
+        if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) is not int or not 0 <= entry[3] < LARGEST:
+            raise ReplyError("its head has an array that is none")
+        name, dtype, shape, size = entry
+        blocks[str(name)] = checked(name, dtype, shape, receive(size))
+    return Parcel(words, blocks)

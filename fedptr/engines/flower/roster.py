@@ -1,0 +1,125 @@
+"""Who takes part: the nodes that joined, under which number, and where they are now."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedptr.engines.flower.agreement import Agreement, Offer, fits
+from fedptr.errors import ReplyError, UserError
+
+AGAIN = 60.0  # seconds after which a node that was refused is asked again
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client that joined; it stays one when its node is lost."""
+
+    name: str
+    number: int
+    size: int
+    tests: int
+    data: str  # fingerprint
+
+
+class Roster:
+    def __init__(self, members: Mapping[int, Member] | None = None, registered: Path | None = None) -> None:
+        self.members = dict(members or {})
+        self.nodes: dict[int, int] = {}  # client -> Flower's node, of those that joined since the server started
+        self.refused: dict[int, tuple[str, float]] = {}  # node -> why, and when to ask again
+        self.seen: dict[int, float] = {}  # client -> when it was last online
+        self.registered = registered
+
+    def text(self) -> str:
+        """For a checkpoint."""
+        return json.dumps([asdict(member) for _, member in sorted(self.members.items())])
+
+    @classmethod
+    def of(cls, text: str, registered: Path | None = None) -> Roster:
+        return cls({entry["number"]: Member(**entry) for entry in json.loads(text)}, registered)
+
+    def sizes(self) -> list[int]:
+        """By client number; 0 where there is none."""
+        return [self.members[i].size if i in self.members else 0 for i in range(max(self.members, default=-1) + 1)]
+
+    def strangers(self, online: set[int]) -> list[int]:
+        """Nodes that are online and have not been talked to, or not for a while."""
+        now, known = time.monotonic(), set(self.nodes.values())
+        return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
+
+    def refuse(self, node: int, reason: str) -> str:
+        self.refused[node] = reason, time.monotonic() + AGAIN
+        return reason
+
+    def join(self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], most: int) -> Member:
+        """Takes a node in, or refuses it in one sentence that names it."""
+        offer, member = read_offer(words, most)
+        self.check_registered(node, member)
+        fits(offer, agreed)
+        old = self.members.get(member.number)
+        if old is not None and old != member:
+            what = "name" if old.name != member.name else "data"
+            raise UserError(
+                f"node {member.name} is number {member.number} with another {what} than when it joined"
+                f" ({old.name}, {old.size} samples); restore it, or start a new run"
+            )
+        holder = self.nodes.get(member.number)
+        if holder is not None and holder != node and holder in online:
+            raise UserError(f"node {member.name} is the second with number {member.number}; give it another")
+        self.members[member.number], self.nodes[member.number] = member, node
+        self.refused.pop(node, None)
+        return member
+
+    def check_registered(self, node: int, member: Member) -> None:
+        """Whether this key is the one of that node; where keys are known, a node cannot pass for another."""
+        if self.registered is None:
+            return
+        known = json.loads(self.registered.read_text(encoding="utf-8"))
+        owners = [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        if not owners:
+            raise UserError(f"node {member.name} has a key that is not in {self.registered}; add it there")
+        if owners[0] != (member.name, member.number):
+            words = f"{member.name} (number {member.number})"
+            raise UserError(f"a node calls itself {words} with the key of {owners[0][0]} (number {owners[0][1]})")
+
+    def see(self, online: set[int]) -> list[int]:
+        """The clients whose nodes are online."""
+        here = [i for i, node in sorted(self.nodes.items()) if node in online]
+        self.seen |= dict.fromkeys(here, time.time())
+        return here
+
+
+def read_offer(words: Mapping[str, Any], most: int) -> tuple[Offer, Member]:
+    """What a node said of itself, every value checked."""
+
+    def whole(name: str, least: int, limit: int) -> int:
+        value = words.get(name)
+        if type(value) is not int or not least <= value <= limit:
+            raise ReplyError(f"says that its {name} is {str(value)[:40]}")
+        return value
+
+    def several(name: str, kinds: tuple[type, ...], longest: int) -> tuple[Any, ...]:
+        value = words.get(name)
+        if not isinstance(value, list) or not 1 <= len(value) <= longest or any(type(v) not in kinds for v in value):
+            raise ReplyError(f"says nothing usable about its {name}")
+        return tuple(value)
+
+    name, data = words.get("name"), words.get("data")
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 60:
+        raise ReplyError("has no name")
+    if not isinstance(data, str) or len(data) != 64:
+        raise ReplyError("has no fingerprint of its data")
+    mean, std = several("mean", (float, int), 64), several("std", (float, int), 64)
+    if not all(math.isfinite(v) for v in mean + std) or min(std) <= 0 or len(mean) != len(std):
+        raise ReplyError("says nothing usable about its mean and std")
+    classes, shape = several("classes", (str,), 100000), several("shape", (int,), 4)
+    if min(shape) < 1 or len(mean) != shape[0]:
+        raise ReplyError("says nothing usable about its shape")
+    size, tests = whole("size", 1, most), whole("tests", 0, most)
+    offer = Offer(name, size, classes, shape, mean, std)
+    return offer, Member(name, whole("number", 0, 99999), size, tests, data)

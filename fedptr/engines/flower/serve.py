@@ -1,0 +1,191 @@
+"""A deployed run on the server: the loop of `fedptr.runner` with clients that are elsewhere.
+
+The rules, all in deploy.toml. A round begins when `min_nodes` are online and joined; it ends when everyone asked has
+answered, failed or gone offline, or when `round_timeout` is over. With fewer than `min_replies` usable replies it does
+not count and is asked again. When `patience` is over without a round that counts, the run stops, and `fedptr resume`
+goes on. A node that joins in the middle is a client from the next round on; one that is lost stays a client, and is
+drawn, and counts as dropped, until it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from flwr.serverapp import Grid
+
+from fedptr import samples, sealed, trackers
+from fedptr import summary as summaries
+from fedptr.checkpoint import Store
+from fedptr.data.dataset import Dataset
+from fedptr.data.progress import notice
+from fedptr.data.split import Split
+from fedptr.engines.flower import deployplan
+from fedptr.engines.flower.agreement import Agreement, imaginary, translated
+from fedptr.engines.flower.courier import Courier
+from fedptr.engines.flower.deployplan import DeployPlan
+from fedptr.engines.flower.evaluation import evaluate
+from fedptr.engines.flower.gathering import Gathering
+from fedptr.engines.flower.roster import Roster
+from fedptr.engines.flower.visits import Remote, TooFewError
+from fedptr.errors import UserError
+from fedptr.experiment import Experiment, choose_device, load_data, make_task
+from fedptr.federation import Run, federate
+from fedptr.folder import CHECKPOINTS
+from fedptr.history import History, Record
+from fedptr.lock import locked
+from fedptr.plan import Plan
+from fedptr.runner import load_plan, newest
+from fedptr.samples import Samples
+from fedptr.sealed import Header, write_text
+from fedptr.speed import fast
+from fedptr.task import Classification
+
+IDENTITY = "flower.json"  # the experiment's name, and how often it was started
+
+
+@dataclass
+class Server:
+    """One start of a deployed run."""
+
+    plan: Plan
+    rules: DeployPlan
+    folder: Path
+    courier: Courier
+    experiment: str
+    attempt: int
+
+
+def serve(grid: Grid, folder: Path) -> Record:
+    """Begins a run in its folder (plan.toml, deploy.toml), or goes on with it; returns the summary."""
+    plan, rules = load_plan(folder), deployplan.read(folder)
+    with locked(folder):
+        experiment, attempt = started(folder)
+        server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
+        same = {"plan": hashlib.sha256(plan.decisive().encode()).hexdigest(), "experiment": experiment}
+        start, history = newest(folder, same, choose_device(plan.machine.device))
+        if start is not None:
+            notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
+        return go(server, same, start, history)
+
+
+def started(folder: Path) -> tuple[str, int]:
+    """The experiment's name and which start this is; on the disk before any node is asked."""
+    path = folder / IDENTITY
+    known: Record = {"experiment": secrets.token_hex(8), "attempt": 0}
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+    known["attempt"] += 1
+    write_text(path, json.dumps(known) + "\n")
+    return str(known["experiment"]), int(known["attempt"])
+
+
+def go(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
+    """Rounds until the last; each is recorded, saved, and shown in status.json."""
+    plan, rules, out = server.plan, server.rules.deploy, server.folder
+    header = {} if start is None else sealed.read(Store(out / CHECKPOINTS).server(start.round))[1]
+    registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
+    roster = Roster.of(header.get("roster", "[]"), registered)
+    own = load_data(plan.data) if rules.evaluate == "server" else None
+    agreed = Agreement.of(json.loads(header["agreement"])) if "agreement" in header else None
+    gathering = Gathering(server.courier, roster, rules, server.experiment, own, out)
+    agreed = gathering.begin(agreed)
+    task, test = prepare(plan, agreed, own)
+    store = Store(out / CHECKPOINTS)
+    remote = Remote(
+        server.courier, roster, rules, plan.toml(), agreed, server.experiment, server.attempt, oldest_of(store, plan)
+    )
+    if start is not None:
+        store.adopt(start)
+    history = history or History(out)
+    summaries.reset_peak_memory()
+    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    # Signals are left to Flower, which ends this process when its SuperLink is gone; a checkpoint is all it needs.
+    with contextlib.closing(history), trackers.follow(out, history.records) as track:
+        while run is None or run.round < total:
+            run = counted(server, gathering, remote, task, test, run)
+            history.append(run.record)
+            track(run.record)
+            kept = {**same, **history.header(), "roster": roster.text(), "agreement": json.dumps(agreed.plain())}
+            if every and (run.round % every == 0 or run.round == total):
+                store.save(run, {**kept, "torch": torch.__version__})
+    dataset = imaginary(agreed) if own is None else translated(own, agreed)
+    summary = finish(server, Experiment(dataset, as_split(roster), task, [], samples.of(dataset)[1]), run, history)
+    store.prune(1)
+    gathering.tell("finished", run.record)
+    return summary
+
+
+def finish(server: Server, experiment: Experiment, run: Run, history: History) -> Record:
+    """The weights and the summary."""
+    summaries.save_weights(run, experiment, server.folder / "weights.safetensors")
+    summary = summaries.summarise(server.plan, experiment, run, history)
+    summary["evaluated"] = server.rules.deploy.evaluate
+    summaries.write(server.folder, summary)
+    return summary
+
+
+def prepare(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classification, Samples | None]:
+    """The task as the nodes make it, and the server's test set where it has one."""
+    device = choose_device(plan.machine.device)
+    dataset = imaginary(agreed) if own is None else translated(own, agreed)
+    task = fast(plan, make_task(plan, dataset, device), agreed.images)
+    return task, None if own is None else samples.of(dataset, device)[1]
+
+
+def counted(
+    server: Server, gathering: Gathering, remote: Remote, task: Classification, test: Samples | None, run: Run | None
+) -> Run:
+    """The next round that counts."""
+    plan, rules = server.plan, server.rules.deploy
+    until = time.monotonic() + rules.patience
+    t = 0 if run is None else run.round
+    while True:
+        gathering.wait(until, t, run.record if run else {})
+        try:
+            sizes = remote.roster.sizes()
+            late = server.courier.late
+            new = next(
+                federate(plan.method, task, sizes, test, plan.run, plan.local, plan.faults, run, visits=remote.visits)
+            )
+            record = {**new.record, "attempt": server.attempt}
+            if server.courier.late > late:
+                record["late"] = server.courier.late - late
+            due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
+            if test is None and due:
+                record |= evaluate(remote, new.server)
+            return replace(new, record={**record, "evaluated": rules.evaluate} if due else record)
+        except TooFewError as error:
+            if time.monotonic() > until:
+                words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
+                raise UserError(f"{words}; see to the nodes, then go on with `fedptr resume {server.folder}`") from None
+            notice(f"round {t + 1} does not count and is asked again: {error}")
+            time.sleep(min(5.0, rules.poll * 10))
+
+
+def oldest_of(store: Store, plan: Plan) -> Callable[[int], int]:
+    """Which round of a client's state the oldest kept checkpoint has; 0 = the run may begin again."""
+
+    def oldest(i: int) -> int:
+        if not plan.run.checkpoint_every:
+            return 1 << 62
+        if len(store.indices) < 2:
+            return 0
+        index = store.indices[min(store.indices)]
+        return int(index[i]) if i < len(index) else 0
+
+    return oldest
+
+
+def as_split(roster: Roster) -> Split:
+    """How many samples each client has, in the form of a split; which they are only the nodes know."""
+    sizes = roster.sizes()
+    rows = torch.arange(sum(sizes)).split(sizes)
+    return Split(tuple(part.numpy() for part in rows), sum(sizes), origin="the nodes' own data")

@@ -1,0 +1,30 @@
+"""The ServerApp. Flower starts it for every run; all that it is told is the folder of the run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedptr.engines.flower import status
+from fedptr.engines.flower.impatient import hurry
+from fedptr.engines.flower.serve import serve
+from fedptr.errors import ClientError, UserError
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    hurry()
+    folder = Path(str(context.run_config["folder"]))
+    try:
+        summary = serve(grid, folder)
+    except (UserError, ClientError) as error:
+        status.fail(folder, str(error))
+        logging.getLogger("flwr").error("fedptr: %s", error)
+        raise SystemExit(2) from None
+    accuracy, rounds = summary["accuracy_final"], summary["rounds"]
+    logging.getLogger("flwr").info("fedptr: %d rounds, accuracy %.2f %%: %s", rounds, 100 * accuracy, folder)

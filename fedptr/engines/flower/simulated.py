@@ -1,0 +1,31 @@
+"""The nodes of a simulation: client i of the plan's own split, in whichever process Flower asks."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedptr.engines.flower.node import Node
+from fedptr.engines.flower.nodeplan import check
+from fedptr.runner import load_plan
+
+NODES = "node-states"  # in the run folder: the clients' states
+
+
+def node_of(context: Context) -> Node:
+    return simulated_node(Path(str(context.run_config["folder"])), int(context.node_config["partition-id"]))
+
+
+@functools.lru_cache(maxsize=64)
+def simulated_node(folder: Path, i: int) -> Node:
+    """A node as node.toml would describe it."""
+    plan = load_plan(folder)
+    tables = {
+        "node": {"name": f"client {i}", "number": i, "split": str(folder / "split.json")},
+        "data": asdict(plan.data),
+        "machine": asdict(plan.machine),
+    }
+    return Node(check(tables, folder / NODES))

@@ -1,0 +1,44 @@
+"""status.json in a run folder: what a deployed run is doing now, for `fedptr status`. It decides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from fedptr.engines.flower.roster import Roster
+from fedptr.sealed import write_text
+
+NAME = "status.json"
+
+
+def write(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
+    """`phase` is a few words: waiting for nodes, round 3, stopped …"""
+    nodes = [
+        {
+            "number": i,
+            "name": member.name,
+            "samples": member.size,
+            "online": roster.nodes.get(i) in online,
+            "last_seen": roster.seen.get(i),
+        }
+        for i, member in sorted(roster.members.items())
+    ]
+    refused = [reason for reason, _ in roster.refused.values()]
+    content = {"phase": phase, "at": time.time(), "pid": os.getpid(), "nodes": nodes, "refused": refused, **more}
+    write_text(folder / NAME, json.dumps(content, indent=1) + "\n")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def fail(folder: Path, problem: str) -> None:
+    """The run stopped, and why."""
+    write_text(folder / NAME, json.dumps({**read(folder), "at": time.time(), "problem": problem}, indent=1) + "\n")

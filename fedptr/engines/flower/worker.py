@@ -1,0 +1,152 @@
+"""The node's worker: one process that keeps torch, the data and the model, and answers one question at a time.
+
+Flower starts a process for every message. That process only hands the parcel over, through a socket in a folder that
+nobody but the node's user may enter, and starts the worker where there is none. The worker ends when the SuperNode does
+(FEDPTR_NODE_PID), or after a long time without a question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedptr.engines.flower.parcel import Parcel, read, write
+from fedptr.errors import ReplyError
+
+PRIVATE = "worker"  # folder in the node's folder
+SOCKET, LOCK, LOG = "socket", "lock", "log"
+START = 120.0  # seconds for a worker to read the node's data and listen
+IDLE = 1800.0  # seconds without a question after which it ends
+PID = "FEDPTR_NODE_PID"  # the SuperNode, without which there will be no more questions
+started: list[subprocess.Popen[bytes]] = []  # workers outlive who started them, on purpose
+
+
+def ask(folder: Path, parcel: Parcel) -> Parcel:
+    """The answer of the node's worker."""
+    place = private(folder)
+    try:
+        with connected(place, folder) as stream:
+            write(stream.sendall, parcel)
+            return read(exactly(stream))
+    except OSError as error:
+        raise ReplyError(f"has a worker that does not answer ({error}); see {place / LOG}") from None
+
+
+def private(folder: Path) -> Path:
+    """The folder of the socket; nobody else may enter it."""
+    place = folder / PRIVATE
+    place.mkdir(mode=0o700, exist_ok=True)
+    place.chmod(0o700)
+    return place
+
+
+@contextlib.contextmanager
+def connected(place: Path, folder: Path) -> Iterator[socket.socket]:
+    """A stream to the worker, which is started if nobody listens."""
+    with socket.socket(socket.AF_UNIX) as stream:
+        if not reached(stream, place):
+            with open(place / LOCK, "a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # two messages at once start one worker
+                if not reached(stream, place):
+                    start(place, folder, stream)
+        yield stream
+
+
+def reached(stream: socket.socket, place: Path) -> bool:
+    try:
+        stream.connect(address(place))
+        return True
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+
+
+def address(place: Path) -> str:
+    """The socket's name, by way of its folder's descriptor where the path is too long for one."""
+    name = str(place / SOCKET)
+    if len(os.fsencode(name)) < 100:
+        return name
+    return f"/proc/self/fd/{os.open(place, os.O_RDONLY | os.O_DIRECTORY)}/{SOCKET}"
+
+
+def start(place: Path, folder: Path, stream: socket.socket) -> None:
+    with open(place / LOG, "a") as log:
+        command = [sys.executable, "-m", "fedptr.engines.flower.worker", str(folder)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder
+        )
+    started.append(process)
+    until = time.monotonic() + START
+    while not reached(stream, place):
+        if process.poll() is not None or time.monotonic() > until:
+            last = (place / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+            raise ReplyError(f"has a worker that did not start: {' '.join(last)[:300]}")
+        time.sleep(0.05)
+
+
+def exactly(stream: socket.socket) -> Callable[[int], bytes]:
+    """Reads so many bytes, or raises."""
+
+    def receive(n: int) -> bytes:
+        parts = []
+        while n:
+            part = stream.recv(min(n, 1 << 20))
+            if not part:
+                raise ConnectionError("the other side went away")
+            parts.append(part)
+            n -= len(part)
+        return b"".join(parts)
+
+    return receive
+
+
+def main(folder: Path) -> None:
+    """Listens until the SuperNode is gone."""
+    from fedptr.engines.flower.node import Node
+    from fedptr.engines.flower.nodeplan import read as read_plan
+
+    node = Node(read_plan(folder))
+    place = private(folder)
+    with contextlib.suppress(FileNotFoundError):
+        (place / SOCKET).unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address(place))
+        listener.listen(8)
+        listener.settimeout(1.0)
+        last = time.monotonic()
+        while supernode_lives() and time.monotonic() - last < IDLE:
+            with contextlib.suppress(TimeoutError):
+                stream, _ = listener.accept()
+                with stream, contextlib.suppress(ConnectionError, ReplyError):
+                    stream.settimeout(None)
+                    write(stream.sendall, node.answer(read(exactly(stream))))
+                last = time.monotonic()
+
+
+def supernode_lives() -> bool:
+    pid = os.environ.get(PID, "")
+    if not pid.isdigit():
+        return True
+    try:
+        os.kill(int(pid), 0)
+        return True
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+
+
+if __name__ == "__main__":
+    from fedptr.errors import UserError
+
+    try:
+        main(Path(sys.argv[1]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,263 @@
+"""`fedptr deploy` without a network: what init writes, what check finds, and how nodes with own data are taken in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from fedptr import plan as planning
+from fedptr.cli import main
+from fedptr.deploy import check as checking
+from fedptr.deploy import keys
+from fedptr.deploy.init import Federation, add, federation_of, init, read_register
+from fedptr.deploy.show import show
+from fedptr.engines.flower import nodeplan, worker
+from fedptr.engines.flower.agreement import Offer, agree, moments
+from fedptr.engines.flower.local_grid import LocalGrid
+from fedptr.engines.flower.node import PROTOCOL, Node
+from fedptr.engines.flower.parcel import Parcel
+from fedptr.engines.flower.records import from_records, to_records
+from fedptr.engines.flower.serve import serve
+from fedptr.errors import UserError
+from fedptr.plan import Plan
+
+PLAN: dict[str, Any] = {
+    "run": {"rounds": 2, "on_failure": "drop"},
+    "model": {"name": "mlp", "width": 8},
+    "local": {"batch": 8, "lr": 0.05},
+    "machine": {"threads": 1, "device": "cpu"},
+    "method": {"name": "scaffold"},
+}
+
+
+def plan(**tables: Any) -> Plan:
+    return planning.check({**PLAN, **tables})
+
+
+def own_data(path: Path, classes: list[str], side: int = 8, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    y = np.arange(24) % len(classes)
+    x = rng.integers(0, 255, (24, side, side), dtype=np.uint8)
+    np.savez(path, train_x=x, train_y=y, test_x=x[:8], test_y=y[:8], classes=np.array(classes))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A federation of north and south, whose classes differ."""
+    data = {
+        "north": str(own_data(tmp_path / "n.npz", ["cat", "dog"])),
+        "south": str(own_data(tmp_path / "s.npz", ["dog", "eel"], seed=1)),
+    }
+    init(tmp_path / "f", plan(), Federation("localhost", 45999, False, 90), data, {"min_nodes": 2, "poll": 0.01})
+    return tmp_path / "f"
+
+
+def grid_of(folder: Path, *names: str) -> LocalGrid:
+    """The nodes of a deploy folder, in this process."""
+    known: dict[str, Node] = {}
+    app = ClientApp()
+
+    @app.query()
+    @app.train()
+    @app.evaluate()
+    def answer(message: Message, context: Any) -> Message:
+        place = context.node_config["folder"]
+        if place not in known:
+            known[place] = Node(nodeplan.read(Path(place)))
+        return Message(to_records(known[place].answer(from_records(message.content))), reply_to=message)
+
+    return LocalGrid(app, [{"folder": str(folder / "nodes" / name)} for name in names], {})
+
+
+def run_folder(folder: Path, tmp_path: Path, rules: str = "", register: dict[str, Any] | None = None) -> Path:
+    out = tmp_path / "run"
+    out.mkdir(exist_ok=True)
+    (out / "plan.toml").write_text((folder / "server" / "plan.toml").read_text())
+    nodes = ""
+    if register is not None:
+        (tmp_path / "nodes.json").write_text(json.dumps(register))
+        nodes = f'[flower]\nnodes = "{tmp_path / "nodes.json"}"\n'
+    (out / "deploy.toml").write_text(f"[deploy]\nmin_nodes = 2\npoll = 0.01\npatience = 0.3\n{rules}\n{nodes}")
+    return out
+
+
+def test_private_keys_are_private_and_everything_is_there(folder: Path) -> None:
+    private = [folder / "server" / "ca.key", folder / "server" / "server.key", folder / "nodes" / "north" / "key"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * 3
+    assert stat.S_IMODE((folder / "nodes" / "north").stat().st_mode) == 0o700
+    assert keys.signed(folder / "server" / "server.crt", folder / "server" / "ca.crt")
+    assert set(read_register(folder / "server")) == {"north", "south"}
+    for script in (folder / "server" / "superlink.sh", folder / "nodes" / "south" / "supernode.sh"):
+        text = script.read_text()
+        assert "FLWR_TELEMETRY_ENABLED=0" in text
+        assert "--insecure" not in text
+    assert not list(folder.glob("server/keys/*[!b]"))
+    with pytest.raises(UserError, match="already holds something"):
+        init(folder, plan(), Federation("localhost", 1, False, 30), {"a": ""}, {})
+
+
+def test_insecure_says_so_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "init", str(tmp_path / "f"), "--nodes", "a,b", "--insecure"]) == 0
+    assert "INSECURE" in capsys.readouterr().err
+    for path in ("README.md", "server/superlink.sh", "nodes/a/supernode.sh"):
+        assert "INSECURE" in (tmp_path / "f" / path).read_text()
+    assert main(["deploy", "check", str(tmp_path / "f" / "server")]) == 2
+    assert "WRONG INSECURE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "a/b"], "'a/b' cannot be a node's name"),
+        (["--nodes", ","], "--nodes names no node"),
+        (["--nodes", "a", "--set", "deploy.min_node=1"], "did you mean deploy.min_nodes?"),
+        (["--nodes", "a", "--set", "method.lma=1"], "did you mean method.lam?"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", "init", str(tmp_path / "f"), *options]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, north = folder / "server", folder / "nodes" / "north"
+
+    def wrong(place: Path) -> list[str]:
+        checking.check(place)
+        lines = capsys.readouterr().out.splitlines()
+        return [line.removeprefix("WRONG ") for line in lines if line.startswith("WRONG")]
+
+    assert [line[:34] for line in wrong(server)] == ["127.0.0.1:45999 does not answer (C"]
+    assert [line[:34] for line in wrong(north)] == ["localhost:45999 does not answer (C"]
+    (north / "key").chmod(0o644)
+    (north / "node.toml").write_text((north / "node.toml").read_text().replace("n.npz", "gone.npz"))
+    found = wrong(north)
+    assert "gone.npz" in found[0]
+    assert f"chmod 600 {north / 'key'}" in found[1]
+    (server / "server.crt").unlink()
+    (server / "server.key").unlink()
+    keys.make_server(server, ["elsewhere.example"], 3)
+    (server / "deploy.toml").write_text((server / "deploy.toml").read_text().replace("min_nodes = 2", "min_nodes = 5"))
+    found = wrong(server)
+    assert found[0] == "deploy.min_nodes is 5, and 2 nodes are known"
+    assert found[1] == "server.crt is for elsewhere.example, and nodes go to localhost"
+    assert found[2].startswith("server.crt is good for 2 more days")
+    with pytest.raises(UserError, match="neither a server's nor a node's folder"):
+        checking.check(folder)
+
+
+def test_organisations_with_different_classes_train_together(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run_folder(folder, tmp_path)
+    summary = serve(grid_of(folder, "north", "south"), out)
+    assert summary["rounds"] == 2
+    assert summary["dropped"] == 0
+    records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [record["tested"] for record in records] == [[0, 1], [0, 1]]
+    from safetensors.torch import load_file
+
+    assert load_file(out / "weights.safetensors")["5.weight"].shape[0] == 3  # cat, dog and eel
+    assert show(out, watch=False) == 0
+    told = capsys.readouterr().out
+    assert "finished · 2 of 2 rounds done" in told
+    assert "north" in told
+
+
+@pytest.mark.parametrize(
+    ("classes", "side", "rules", "words"),
+    [
+        (["dog", "eel"], 9, "", "node south was refused: it has images of 1×9×9, not fitting: 1×8×8"),
+        (["dog", "eel"], 8, 'classes = "cat,dog"', "node south was refused: it has the class 'eel'"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused_by_name(
+    classes: list[str], side: int, rules: str, words: str, folder: Path, tmp_path: Path
+) -> None:
+    own_data(tmp_path / "s.npz", classes, side)
+    out = run_folder(folder, tmp_path, rules)
+    with pytest.raises(UserError, match=r"1 of 2 nodes came within 0\.3 s"):
+        serve(grid_of(folder, "north", "south"), out)
+    refused = json.loads((out / "status.json").read_text())["refused"]
+    assert any(reason.startswith(words) for reason in refused)
+
+
+def test_a_late_node_with_a_new_class_is_refused(folder: Path, tmp_path: Path) -> None:
+    out = run_folder(folder, tmp_path)
+    add(folder / "server", "west", str(own_data(tmp_path / "w.npz", ["cow", "dog"])), federation_of(folder / "server"))
+    grid = grid_of(folder, "north", "south", "west")
+    grid.offline = {103}
+
+    def change(node: int, message: Any) -> Any:
+        grid.offline = set()
+        return message
+
+    (out / "plan.toml").write_text(plan(run={"rounds": 3, "on_failure": "drop"}).toml())
+    grid.change = lambda node, message: change(node, message) if message.metadata.message_type == "train" else message
+    serve(grid, out)
+    (reason,) = json.loads((out / "status.json").read_text())["refused"]
+    assert "node west has the class 'cow', which is not among the agreed ones: cat, dog, eel" in reason
+
+
+def test_a_node_cannot_pass_for_another(folder: Path, tmp_path: Path) -> None:
+    register = {"north": {"number": 0, "node": "101"}, "other": {"number": 1, "node": "102"}}
+    out = run_folder(folder, tmp_path, register=register)
+    with pytest.raises(UserError, match="1 of 2 nodes"):
+        serve(grid_of(folder, "north", "south"), out)
+    refused = json.loads((out / "status.json").read_text())["refused"]
+    assert any("calls itself south (number 1) with the key of other (number 1)" in reason for reason in refused)
+
+
+def test_moments_of_all_images_together() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(k, 1 + k, (20 + k, 1)) for k in range(3)]
+    offers = [Offer("", len(p), ("a",), (1, 1, 1), (float(p.mean()),), (float(p.std()),)) for p in parts]
+    mean, std = moments(offers)
+    pooled = np.concatenate(parts)
+    np.testing.assert_allclose([mean[0], std[0]], [pooled.mean(), pooled.std()])
+    assert agree(offers[:1] * 2).mean == offers[0].mean  # exactly
+
+
+def test_the_worker_stays_and_answers_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process and a real socket, in a folder that nobody else may enter."""
+    north = folder / "nodes" / "north"
+    hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": "e"})
+    sleeper = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setenv(worker.PID, str(sleeper.pid))
+    try:
+        first = worker.ask(north, hello).words
+        assert (first["name"], first["size"], first["classes"]) == ("north", 24, ["cat", "dog"])
+        assert stat.S_IMODE((north / worker.PRIVATE).stat().st_mode) == 0o700
+        assert worker.ask(north, hello).words == first
+        assert worker.ask(north, Parcel({"kind": "?", "protocol": PROTOCOL})).words["kind"] == "refused"
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    end = time.monotonic() + 20
+    while listening(north / worker.PRIVATE):
+        assert time.monotonic() < end, "the worker outlived its SuperNode"
+        time.sleep(0.2)
+    worker.started.pop().wait(20)
+
+
+def listening(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as stream:
+        return worker.reached(stream, place)

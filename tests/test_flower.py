@@ -1,0 +1,325 @@
+"""The Flower app in one process: the same weights as the in-process engine, and the rules when things go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
+
+from conftest import QUICK, same
+
+from fedptr import plan as planning
+from fedptr.engines.flower import node as nodes
+from fedptr.engines.flower import serve as serving
+from fedptr.engines.flower.client_app import app
+from fedptr.engines.flower.local_grid import LocalGrid
+from fedptr.engines.flower.parcel import Block, Parcel, read, write
+from fedptr.engines.flower.records import from_records, to_records
+from fedptr.engines.flower.simulated import simulated_node
+from fedptr.engines.flower.tensors import pack, unpack
+from fedptr.errors import ReplyError, UserError
+from fedptr.experiment import prepare
+from fedptr.federation import Run, federate
+from fedptr.methods import all_methods
+from fedptr.plan import Plan
+
+TABLES: dict[str, Any] = {
+    "run": {"rounds": 4, "on_failure": "drop"},
+    "data": {"subset": 120},
+    "split": {"clients": 3, "alpha": 0.3, "min_size": 8},
+    "model": {"name": "mlp", "width": 8},
+    "local": {"batch": 8, "lr": 0.05, "decay": 0.9},
+    "machine": {"threads": 1, "device": "cpu"},
+}
+Change = Callable[[int, Any], Any]
+
+
+def plan_for(name: str = "scaffold", **run: Any) -> Plan:
+    known = all_methods()[name].__dataclass_fields__
+    method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
+    return planning.check({**TABLES, "run": {**TABLES["run"], **run}, "method": method})
+
+
+def in_process(plan: Plan) -> list[Run]:
+    e = prepare(plan)
+    return list(federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults))
+
+
+class Lab:
+    """A run folder with simulated nodes."""
+
+    def __init__(self, folder: Path, plan: Plan, rules: str = "") -> None:
+        self.folder = folder
+        (folder / "plan.toml").write_text(plan.toml())
+        (folder / "deploy.toml").write_text(f'[deploy]\nmin_nodes = 3\nevaluate = "server"\npoll = 0.01\n{rules}')
+        prepare(plan).split.save(folder / "split.json")
+
+    def grid(self, change: Change = lambda node, message: message, count: int = 3) -> LocalGrid:
+        simulated_node.cache_clear()  # a new process
+        return LocalGrid(app, [{"partition-id": i} for i in range(count)], {"folder": str(self.folder)}, change)
+
+    def serve(self, grid: LocalGrid | None = None) -> dict[str, Any]:
+        return serving.serve(grid or self.grid(), self.folder)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Every round's model, as the served run makes it."""
+    found: list[torch.Tensor] = []
+    original = serving.counted
+
+    def counted(*args: Any) -> Run:
+        run = original(*args)
+        found.append(run.w)
+        return run
+
+    monkeypatch.setattr(serving, "counted", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", all_methods())
+def test_every_method_gives_the_weights_of_the_in_process_engine(
+    name: str, tmp_path: Path, models: list[torch.Tensor]
+) -> None:
+    plan = plan_for(name)
+    lab = Lab(tmp_path, plan)
+    summary = lab.serve()
+    runs = in_process(plan)
+    assert same(models, [run.w for run in runs])
+    assert [r["test_accuracy"] for r in lab.records()] == [run.record["test_accuracy"] for run in runs]
+    assert summary["evaluated"] == "server"
+
+
+def test_partial_participation_and_simulated_faults_agree_too(tmp_path: Path, models: list[torch.Tensor]) -> None:
+    tables = {**TABLES, "run": {**TABLES["run"], "participation": 0.67}, "faults": {"drop": 0.2, "straggle": 0.5}}
+    plan = planning.check({**tables, "method": {"name": "feddc"}})
+    Lab(tmp_path, plan).serve()
+    assert same(models, [run.w for run in in_process(plan)])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", ["scaffold", "fedptr"])
+def test_a_server_that_is_killed_goes_on_exactly(
+    name: str, every: int, tmp_path: Path, models: list[torch.Tensor]
+) -> None:
+    """In the middle of a round, when some nodes have trained already, and nodes are new processes afterwards."""
+    plan = plan_for(name, rounds=6, checkpoint_every=every)
+    lab, asked = Lab(tmp_path, plan), []
+
+    def die(node: int, message: Any) -> Any:
+        asked.append(message.metadata.message_type)
+        if asked.count("train") == 3 * 4 + 2:  # in round 5
+            raise MemoryError
+        return message
+
+    with pytest.raises(MemoryError):
+        lab.serve(lab.grid(die))
+    lab.serve()
+    back = 4 if every == 1 else 3
+    del models[back : len(models) - (6 - back)]  # what was done twice
+    assert same(models, [run.w for run in in_process(plan)])
+    assert [record["attempt"] for record in lab.records()] == [1] * back + [2] * (6 - back)
+
+
+def test_a_node_that_is_lost_is_named_and_taken_back(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, plan_for(rounds=4))
+    (tmp_path / "deploy.toml").write_text(
+        '[deploy]\nmin_nodes = 2\nmin_replies = 2\npoll = 0.01\nevaluate = "server"\n'
+    )
+    grid = lab.grid()
+    rounds: list[int] = []
+
+    def change(node: int, message: Any) -> Any:
+        if message.metadata.message_type == "train" and node == 102:
+            rounds.append(int(message.metadata.group_id))
+            grid.offline = {103} if rounds[-1] in (1, 2) else set()  # client 2 is away in rounds 2 and 3
+        return message
+
+    grid.change = change
+    lab.serve(grid)
+    records = lab.records()
+    assert [record.get("dropped") for record in records] == [None, {"2": "is offline"}, {"2": "is offline"}, None]
+    assert [len(record["clients"]) for record in records] == [3, 2, 2, 3]
+
+
+def test_a_node_that_joins_in_the_middle_is_a_client_from_then_on(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, plan_for(rounds=3))
+    (tmp_path / "deploy.toml").write_text('[deploy]\nmin_nodes = 2\npoll = 0.01\nevaluate = "nodes"\n')
+    grid = lab.grid()
+    grid.offline = {103}
+
+    def change(node: int, message: Any) -> Any:
+        if message.metadata.message_type == "evaluate":
+            grid.offline = set()
+        return message
+
+    grid.change = change
+    summary = lab.serve(grid)
+    assert [record["cohort"] for record in lab.records()] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    assert [record["tested"] for record in lab.records()] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    assert summary["evaluated"] == "nodes"
+    assert 0 < summary["accuracy"] < 1
+
+
+def altered(change: Callable[[dict[str, Any], dict[str, Block]], None]) -> Change:
+    """Node 102's trained replies, changed."""
+
+    def apply(node: int, message: Any) -> Any:
+        if node == 102 and message.metadata.message_type == "train":
+            parcel = from_records(message.content)
+            words, blocks = dict(parcel.words), dict(parcel.blocks)
+            change(words, blocks)
+            message.content = to_records(Parcel(words, blocks))
+        return message
+
+    return apply
+
+
+def replace_w(value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any], dict[str, Block]], None]:
+    def change(words: dict[str, Any], blocks: dict[str, Block]) -> None:
+        blocks |= pack({"w": value(unpack(blocks)["w"])})
+
+    return change
+
+
+BAD = {
+    "shape": (replace_w(lambda w: w[:-1]), "shape"),
+    "dtype": (replace_w(lambda w: w.double()), "float64"),
+    "nan": (replace_w(lambda w: w * torch.nan), "not finite"),
+    "norm": (replace_w(lambda w: w + 1e6), "bound"),
+    "missing": (lambda words, blocks: blocks.pop("delta"), "sent w, not delta, w"),
+    "extra": (lambda words, blocks: blocks.update(v=blocks["w"]), "sent delta, v, w"),
+    "size": (lambda words, blocks: words.update(size=10**6), "size"),
+    "size type": (lambda words, blocks: words.update(size=True), "size"),
+    "round": (lambda words, blocks: words.update(round=7), "round"),
+    "attempt": (lambda words, blocks: words.update(attempt=0), "attempt"),
+    "seconds": (lambda words, blocks: words.update(seconds=-1.0), "seconds"),
+    "kind": (lambda words, blocks: words.update(kind="hello"), "kind"),
+    "bytes": (lambda words, blocks: blocks.update(w=Block("float32", (3,), b"12")), "bytes"),
+    "object": (lambda words, blocks: blocks.update(w=Block("object", (1,), b"12345678")), "'object'"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_reply_is_dropped_and_named(what: str, tmp_path: Path) -> None:
+    change, words = BAD[what]
+    lab = Lab(tmp_path, plan_for(rounds=1))
+    summary = lab.serve(lab.grid(altered(change)))
+    (record,) = lab.records()
+    assert [entry["id"] for entry in record["clients"]] == [0, 2]
+    assert words in record["dropped"]["1"]
+    assert record["dropped"]["1"].startswith("client 1 ")
+    assert summary["dropped"] == 1
+
+
+def test_strange_diagnostics_do_not_reach_the_record(tmp_path: Path) -> None:
+    strange = {"train_loss": "high", "steps": 1e300, "beta": [[1, "a"]], "x" * 100: 1.0, "gamma": 0.5}
+    lab = Lab(tmp_path, plan_for(rounds=1))
+    lab.serve(lab.grid(altered(lambda words, blocks: words.update(log=strange))))
+    entry = lab.records()[0]["clients"][1]
+    assert set(entry) == {"id", "gamma", "cos_local"}
+
+
+def test_with_too_few_replies_a_round_does_not_count(tmp_path: Path, models: list[torch.Tensor]) -> None:
+    plan = plan_for(rounds=3)
+    lab, asked = Lab(tmp_path, plan, "min_replies = 3\n"), []
+
+    def change(node: int, message: Any) -> Any:
+        asked.append(message.metadata.message_type)
+        if asked.count("train") == 5:
+            return altered(replace_w(lambda w: w * torch.nan))(102, message)
+        return message
+
+    lab.serve(lab.grid(change))
+    assert asked.count("train") == 12  # round 2 was asked twice
+    assert same(models, [run.w for run in in_process(plan)])
+
+
+def test_a_run_that_cannot_go_on_stops_in_one_sentence(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, plan_for(), "patience = 0.05\nmin_replies = 3\n")
+    with pytest.raises(UserError, match=r"round 1 did not count within 0\.05 s: 2 of 3 replies .*fedptr resume"):
+        lab.serve(lab.grid(altered(replace_w(lambda w: w * torch.nan))))
+    with pytest.raises(UserError, match=r"2 of 3 nodes came within 0\.05 s"):
+        lab.serve(lab.grid(count=2))
+
+
+@pytest.mark.parametrize("rule", ["drop", "anew"])
+def test_a_node_that_lost_its_state(rule: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path, plan_for(rounds=4), f'lost_state = "{rule}"\n')
+
+    def change(node: int, message: Any) -> Any:
+        if node == 103 and message.metadata.message_type == "train" and message.metadata.group_id == "1":
+            for path in (tmp_path / "node-states").rglob("client-1-*"):
+                path.unlink()
+        return message
+
+    lab.serve(lab.grid(change))
+    dropped = [record.get("dropped", {}).get("1", "") for record in lab.records()]
+    assert "lost its state of round 1" in dropped[1]
+    assert [bool(words) for words in dropped] == (
+        [False, True, True, True] if rule == "drop" else [False, True, False, False]
+    )
+
+
+def test_nodes_keep_what_a_checkpoint_may_need_and_no_more(tmp_path: Path) -> None:
+    Lab(tmp_path, plan_for(rounds=8)).serve()
+    kept = sorted(path.name for path in (tmp_path / "node-states").rglob("client-0-*"))
+    assert kept == [f"client-0-{r}-1.safetensors" for r in (6, 7, 8)]
+
+
+def test_a_parcel_survives_a_stream_and_a_damaged_one_is_refused() -> None:
+    state = {"w": torch.randn(5), "b": torch.tensor(True), "none": torch.zeros(0, 3), "h": torch.ones(2).bfloat16()}
+    parcel = Parcel({"round": 3, "share": 1 / 3}, pack(state))
+    sent = bytearray()
+    write(sent.extend, parcel)
+
+    def receiver(data: bytes) -> Callable[[int], bytes]:
+        rest = memoryview(data)
+
+        def receive(n: int) -> bytes:
+            nonlocal rest
+            part, rest = bytes(rest[:n]), rest[n:]
+            return part
+
+        return receive
+
+    got = read(receiver(bytes(sent)))
+    assert got == parcel
+    assert all(torch.equal(unpack(got.blocks)[name], value) for name, value in state.items())
+    with pytest.raises(ReplyError):
+        read(receiver(bytes(sent[:-3])))
+    for damaged in (
+        b"",
+        b"\x01",
+        b"\xff" * 16,
+        bytes(8) + b"{}",
+        b"\x02" + bytes(7) + b"{}",
+        sent.replace(b"float32", b"object!"),
+    ):
+        with pytest.raises(ReplyError):
+            read(receiver(bytes(damaged)))
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_small_and_large_parcels_survive_as_records(size: int) -> None:
+    parcel = Parcel({"round": 3}, pack({"w": torch.randn(size), "c": torch.randn(size)}))
+    records = to_records(parcel)
+    assert set(records) == ({"parcel"} if size == 10 else {"words", "arrays"})
+    assert from_records(records) == parcel
+
+
+def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
+    Lab(tmp_path, plan_for())
+    node = simulated_node(tmp_path, 0)
+    words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
+    assert words == {"kind": "refused", "reason": "speaks protocol 1, not 99; install the same fedptr"}
+    assert node.answer(Parcel({"kind": "dance", "protocol": nodes.PROTOCOL})).words["kind"] == "refused"
