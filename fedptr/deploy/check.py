@@ -88,7 +88,7 @@ def flower() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         return False, "Flower is not installed: pip install 'fedptr[flower]'"
     found = tuple(int(part) for part in version.split(".")[:2])
-    return TESTED[0] <= found < TESTED[1], f"Flower {version}; 1.41 and 1.42 are what fedptr was made for"
+    return TESTED[0] <= found < TESTED[1], f"Flower {version}; fedptr was tested with 1.41 and allows 1.42"
 
 
 def attempt(what: str, get: Callable[[], str]) -> Iterator[Finding]:
