@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import QUICK, same
+from conftest import QUICK, part_for, same
 from kills import outcome
 from test_laws import equal, untimed
 
@@ -116,7 +116,7 @@ def assert_same(here: list[Run], there: list[Run]) -> None:
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_gives_the_same_bits(name: str, pool: Pool) -> None:
     """Weights, server, clients and records, with simulated dropouts and stragglers."""
-    tables = plan(name, faults={"drop": 0.2, "straggle": 0.5})
+    tables = plan(name, faults={"drop": 0.2, "straggle": 0.5}, run={"participation": part_for(name, 0.5)})
     here = runs(tables, visit_all)
     assert any("dropped" in run.record for run in here)
     assert_same(here, on_ray(tables, pool))

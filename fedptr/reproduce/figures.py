@@ -28,7 +28,8 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
     plots = recipe.plots or ("test_accuracy",)
     if plots == ("cost",):
         return costs(outcome, path)
-    figure, panels = paned(outcome, 6.4, 4.4)
+    lines = len(recipe.columns) * len(plots)
+    figure, panels = paned(outcome, 6.4, max(4.4, 1 + 0.2 * lines))  # the legend has a line for each
     for row, axes in panels:
         number = 0
         for column in recipe.columns:
