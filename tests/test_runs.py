@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -295,3 +296,12 @@ def test_a_comparison_prints_its_table(tmp_path: Path, capsys: Capture, monkeypa
     run(tmp_path / "out", *once, "--methods", "fedprox", "--force", command="compare")
     assert "±" not in capsys.readouterr().out
     assert not (tmp_path / "out/fedavg").exists()
+
+
+def test_a_summary_does_not_say_in_which_folder_the_data_was(tmp_path: Path) -> None:
+    """Results are shared; where they were made is not."""
+    x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 8, 8), dtype=np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "mine.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    asked = ["--dataset", str(tmp_path / "mine.npz"), "--clients", "2", "--min-size", "1", "--rounds", "1"]
+    assert cli.main(["run", *asked, "--partition", "iid", "--out", str(tmp_path / "run")]) == 0
+    assert strict((tmp_path / "run" / "summary.json").read_text())["data"] == "mine.npz (.npz file)"
