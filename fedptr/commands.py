@@ -75,6 +75,10 @@ def tell(summary: Record, out: Path) -> int:
     """The result of a run, on stdout."""
     print(f"{summary['method']}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
     print(f"best {summary['accuracy_best']:.2%}, {summary['seconds']:.1f} s")
+    if "privacy" in summary:
+        promise = summary["privacy"]
+        print(f"differential privacy: ε = {promise['epsilon']:.2f}, δ = {promise['delta']:g}; ", end="")
+        print(f"protects {promise['protects']}")
     print(f"results: {out}")
     return 0
 

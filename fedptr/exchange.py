@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch import Tensor
+
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.record import nbytes, split_log
@@ -25,6 +27,7 @@ class Exchanged(NamedTuple):
     """What came of a round's messages."""
 
     server: State
+    x: Tensor  # the model the cohort was sent
     log: State
     visits: dict[int, Visit]
     dropped: dict[int, str]
@@ -45,7 +48,7 @@ def exchange(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], se
         answers = replies_of(heard, sites)
         down, up = len(sites) * nbytes(question), sum(nbytes(answer.state) for answer in answers)
         if not answers:
-            return Exchanged(server, {}, {}, silent, down)
+            return Exchanged(server, run.w, {}, {}, silent, down)
         server = method.learn(server, answers, site)
         sites = {i: sites[i] for i in sorted(heard)}
     with named(method, site.round, "server"), site.key.fixed("model"):
@@ -53,8 +56,8 @@ def exchange(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], se
     msg, log = split_log(msg)
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
-    visits, dropped = send(msg, sites)
-    return Exchanged(server, log, visits, silent | dropped, down + len(sites) * nbytes(msg), up)
+    visits, dropped = send(msg, sites) if sites else ({}, {})
+    return Exchanged(server, msg["x"], log, visits, silent | dropped, down + len(sites) * nbytes(msg), up)
 
 
 def replies_of(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:

@@ -44,6 +44,10 @@ def load_data(plan: DataPlan) -> Dataset:
 
 def prepare(plan: Plan, split: Split | None = None) -> Experiment:
     """Everything up to the first round; a plan that cannot run is refused here. A split that is there is not drawn."""
+    if plan.privacy.secure:
+        raise UserError(
+            "privacy.secure is for `fedptr deploy`: here there is no server to hide a reply from; leave it out"
+        )
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
     split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
@@ -69,10 +73,13 @@ def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
     with Key(plan.run.seed).fixed("init"):
         model = build(plan.model, shape(dataset), classes)
     try:
-        return Classification(model, shape(dataset), classes, device)
+        task = Classification(model, shape(dataset), classes, device)
     except Exception as error:  # a layer that does not know its size yet, or a device that is too small
         size = "×".join(map(str, shape(dataset)))
         raise UserError(f"model {plan.model.name} cannot take {size} images: {error}") from error
+    if plan.privacy.clip and task.initial_buffers() is not None:
+        raise UserError(f"privacy.clip: {plan.model.name} has running statistics, which clip does not bound")
+    return task
 
 
 def shape(dataset: Dataset) -> Shape:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from fedptr.faults import Faults
 from fedptr.keys import Key
 from fedptr.local import Local, local_sgd
 from fedptr.methods.fedavg import FedAvg
+from fedptr.privacy import Privacy, epsilon
+from fedptr.privacy import check as check_privacy
 from fedptr.record import Clock, describe, split_log
 from fedptr.samples import Samples
 from fedptr.settings import setting, verify
@@ -75,6 +78,9 @@ Visits = Callable[
 ]  # see `visit_all`
 
 
+Release = Callable[[list[Reply], Tensor, Site], list[Reply]]  # what the server may see of the replies to x
+
+
 def federate(
     method: FedAvg,
     task: Task,
@@ -86,16 +92,19 @@ def federate(
     start: Run | None = None,
     shelf: Shelf | None = None,
     visits: Visits | None = None,
+    privacy: Privacy | None = None,
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`.
 
     Clients' states are kept in memory, or on a shelf with a budget; a run that goes on keeps the shelf it has. `visits`
     is another way than `visit_all` to let a cohort visit; of clients that are elsewhere the number of samples will do.
     """
-    rounds, local, faults = rounds or Rounds(), local or Local(), faults or Faults()
-    for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
+    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or Privacy()
+    parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
+    for settings, name in parts:
         verify(settings, name)
     fit(method, rounds)
+    check_privacy(privacy, method, rounds)
     counts = [data if isinstance(data, int) else len(data) for data in clients]
     sizes = {i: size for i, size in enumerate(counts) if size}
     if not sizes:
@@ -106,11 +115,16 @@ def federate(
     for t in range(run.round, rounds.rounds):
         key = Key(rounds.seed).at("round", t)
         site = replace(server, local=replace(local, lr=local.lr * local.decay**t), key=key.at("server"), round=t)
-        cohort = draw_cohort(known, rounds, key)
+        draw = privacy.cohort if privacy.clip else draw_cohort
+        cohort = draw(known, rounds, key)
         sites = {i: client_site(site, rounds.seed, i, clients[i], sizes[i], total) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
         asked = (faults, rounds.on_failure == "drop", visits or visit_all)
-        run = next_round(method, run, site, sites, test if due else None, *asked)
+        release = partial(privacy.release, rounds.participation)
+        run = next_round(method, run, site, sites, test if due else None, *asked, release)
+        if privacy.clip:
+            spent = epsilon(rounds.participation, privacy.noise, t + 1, privacy.delta)
+            run = replace(run, record={**run.record, "epsilon": spent})
         yield run
 
 
@@ -141,6 +155,7 @@ def next_round(
     faults: Faults,
     tolerant: bool,
     visits_of: Visits,
+    release: Release,
 ) -> Run:
     """One round: the exchanges with the cohort, aggregation, evaluation."""
     clock = Clock()
@@ -149,7 +164,8 @@ def next_round(
     )
     clock.lap("visits")
     replies = replies_of(met.visits, sites)
-    server = aggregate(method, met.server, replies, site) if replies else met.server
+    seen = release(replies, met.x, site)
+    server = aggregate(method, met.server, seen, site) if seen else met.server
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")

@@ -6,6 +6,7 @@
 [model]    which model                        fedptr.models.ModelPlan
 [local]    how clients train                  fedptr.local.Local
 [faults]   simulated dropouts, stragglers     fedptr.faults.Faults
+[privacy]  clipping and noise                 fedptr.privacy.Privacy
 [machine]  device and threads                 MachinePlan
 [output]   what a run folder gets besides     OutputPlan
 [method]   name and hyper-parameters          one of fedptr.methods
@@ -32,6 +33,8 @@ from fedptr.local import Local
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models import ModelPlan
+from fedptr.privacy import Privacy
+from fedptr.privacy import check as check_privacy
 from fedptr.settings import build, setting, shown, unknown
 
 Tables = dict[str, Any]
@@ -77,6 +80,7 @@ class Plan:
     model: ModelPlan = field(default_factory=ModelPlan)
     local: Local = field(default_factory=Local)
     faults: Faults = field(default_factory=Faults)
+    privacy: Privacy = field(default_factory=Privacy)
     machine: MachinePlan = field(default_factory=MachinePlan)
     output: OutputPlan = field(default_factory=OutputPlan)
     method: FedAvg = field(default_factory=FedPTR)
@@ -89,6 +93,8 @@ class Plan:
         """The same without what changes no result."""
         tables = self.tables()
         del tables["output"]
+        if not (self.privacy.clip or self.privacy.secure):  # runs of before it existed are the same runs
+            del tables["privacy"]
         for name in ENGINE:
             del tables["machine"][name]
         return tomli_w.dumps(tables)
@@ -156,6 +162,7 @@ def check(tables: Mapping[str, Any]) -> Plan:
             parts[name] = build(cls, tables.get(name, {}), name)
     plan = Plan(**parts, method=_method(tables))
     fit(plan.method, plan.run)
+    check_privacy(plan.privacy, plan.method, plan.run)
     return plan
 
 

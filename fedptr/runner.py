@@ -116,7 +116,8 @@ def go(
         engines.visits(plan, experiment, pool) as visits,
         stoppable() as stop,
     ):
-        for run in federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, start, shelf, visits):
+        asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)
+        for run in federate(p.method, e.task, e.clients, *asked):
             history.append(run.record)
             show(run.record)
             track(run.record)

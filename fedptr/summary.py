@@ -40,6 +40,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "seconds": seconds,
         "seconds_per_round": seconds / len(records),
         "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
+        **private(plan, records[-1]),
         "dropped": sum(len(record.get("dropped", ())) for record in records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
@@ -54,6 +55,14 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "computed": experiment.task.how,
         "versions": versions(),
     }
+
+
+def private(plan: Plan, last: Record) -> Record:
+    """What differential privacy promises of the run, where it has any."""
+    if not plan.privacy.clip:
+        return {}
+    promise = "a client's taking part" if plan.privacy.randomness == "system" else "nothing: its noise is from the seed"
+    return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, "protects": promise}}
 
 
 def write(folder: Path, summary: Record) -> None:

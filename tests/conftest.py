@@ -14,6 +14,7 @@ from fedptr.local import Local
 from fedptr.methods import all_methods, make
 from fedptr.methods.fedavg import FedAvg
 from fedptr.models import MLP
+from fedptr.privacy import Privacy
 from fedptr.samples import Samples
 from fedptr.task import Classification
 
@@ -54,10 +55,16 @@ class World:
             self.test = Samples((centres[y] + torch.randn(30, *SHAPE)).to(dtype), y)
 
     def runs(
-        self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, start: Run | None = None, **how: object
+        self,
+        method: FedAvg,
+        rounds: int = 6,
+        local: Local = LOCAL,
+        start: Run | None = None,
+        privacy: Privacy | None = None,
+        **how: object,
     ) -> list[Run]:
         plan = replace(Rounds(rounds=rounds), **how)
-        return list(federate(method, self.task, self.clients, self.test, plan, local, start=start))
+        return list(federate(method, self.task, self.clients, self.test, plan, local, start=start, privacy=privacy))
 
     def weights(self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, **how: object) -> list[torch.Tensor]:
         return [run.w for run in self.runs(method, rounds, local, **how)]

@@ -23,7 +23,8 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], Non
         if "test_accuracy" in record:
             accuracy = f"{record['test_accuracy']:6.1%}"
         per_round = (time.perf_counter() - began) / done
-        return f"accuracy {accuracy}  {per_round:.2f} s/round"
+        spent = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
+        return f"accuracy {accuracy}{spent}  {per_round:.2f} s/round"
 
     if not sys.stderr.isatty():
         step = -(-rounds // LINES)
