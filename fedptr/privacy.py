@@ -45,6 +45,7 @@ class Privacy:
         "system", "cohorts and noise from the operating system, or, repeatable and not private, from run.seed"
     )
     secure: bool = setting(False, "secure aggregation, in a deployed run: the server sees only the sum of the replies")
+    range: float = setting(8.0, "secure aggregation: no number of a step may be beyond this, or minus this", gt=0)
 
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
         """A coin for each; it may be nobody."""

@@ -6,6 +6,7 @@ Slow for tests: Flower takes seconds to start anything. Each test does as much a
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
@@ -75,6 +78,30 @@ def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: 
     done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
     assert done.wait(SLOW) == 0, three.log("command")
     assert three.summary()["weights_sha256"] == moving(in_process(plan))
+    assert three.summary()["dropped"] == 0
+
+
+def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
+    """The weights of an in-process run with the same noise, but for rounding; ε in every record; no client's loss."""
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install 'fedptr[privacy]'")
+    privacy = {"clip": 0.5, "noise": 0.01, "randomness": "seed", "range": 0.5}
+    tables = {**plan_for("fedavg").tables(), "method": {"name": "fedavg", "weighting": "uniform"}}
+    plan = planning.check({**tables, "privacy": {**privacy, "secure": True}})
+    (three.server / "plan.toml").write_text(plan.toml())
+    three.run = three.server / "run-secure"
+    done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
+    assert done.wait(SLOW) == 0, three.log("command")
+    open_ = planning.check({**tables, "privacy": privacy})
+    e = prepare(open_)
+    asked = (e.test, open_.run, open_.local, open_.faults, None, None, None, open_.privacy)
+    runs = list(federate(open_.method, e.task, e.clients, *asked))
+    found = safetensors.torch.load_file(three.run / "weights.safetensors")
+    for name, value in e.task.parameters(runs[-1].w).items():
+        assert torch.allclose(found[name], value, atol=1e-4)
+    moving(runs)
+    records = [json.loads(line) for line in (three.run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["epsilon"] for record in records] == [run.record["epsilon"] for run in runs]
+    assert all("train_loss" not in client for record in records for client in record["clients"])
     assert three.summary()["dropped"] == 0
 
 

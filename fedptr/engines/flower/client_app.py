@@ -12,17 +12,21 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedptr.engines.flower.masked import RECORD, masked, to_mask
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.records import from_records, to_records
 from fedptr.errors import ReplyError
 
-app = ClientApp()
+app = ClientApp(mods=[masked])
 
 
 @app.query()
 @app.train()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
+    if RECORD in message.content.config_records:  # what goes wrong is told by `masked`
+        order = from_records(message.content)
+        return Message(to_mask(order, reply_to(order, context)), reply_to=message)
     try:
         parcel = reply_to(from_records(message.content), context)
     except ReplyError as error:

@@ -59,44 +59,50 @@ class Courier:
 
     def ask(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
         """Sends, and waits until everyone answered, failed, went offline or is late."""
-        answers = Answers()
-        waiting = self.send(kind, parcels, timeout, group, answers)
+        ttl = timeout + GRACE
+        messages = {n: Message(to_records(p), n, TYPES[kind], ttl=ttl, group_id=group) for n, p in parcels.items()}
+        replies, failures = self.gather(messages, timeout)
+        answers = Answers(failures=failures)
+        for node, message in replies.items():
+            self.take(node, message, answers)
+        return answers
+
+    def gather(self, messages: Mapping[int, Message], timeout: float) -> tuple[dict[int, Message], dict[int, str]]:
+        """The same for any messages, by node: the replies, and why there is none."""
+        replies: dict[int, Message] = {}
+        failures: dict[int, str] = {}
+        waiting = self.send(messages, failures)
         began = time.monotonic()
         deadline, look = began + timeout, began + LOOK
         while waiting:
             for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self.take(node, message, answers)
+                if node is not None and message.has_error():
+                    failures[node] = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+                elif node is not None:
+                    replies[node] = message
             now = time.monotonic()
             if waiting and now >= look:
                 look = now + LOOK
-                self.leave(waiting, self.online(), answers)
+                leave(waiting, self.online(), failures)
             if now >= deadline:
                 for name, node in waiting.items():
-                    answers.failures[node] = f"did not answer within {timeout:g} s"
+                    failures[node] = f"did not answer within {timeout:g} s"
                     self.owed[name] = node, now + GRACE
                 break
             if waiting:
                 time.sleep(min(max(self.poll, LAZY * (now - began)), LOOK, max(deadline - now, 0.0)))
-        return answers
+        return replies, failures
 
-    def send(
-        self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str, answers: Answers
-    ) -> dict[str, int]:
+    def send(self, messages: Mapping[int, Message], failures: dict[int, str]) -> dict[str, int]:
         """Message -> node, of those that could be sent."""
-        ttl = timeout + GRACE
-        nodes = list(parcels)
-        messages = [Message(to_records(parcels[n]), n, TYPES[kind], ttl=ttl, group_id=group) for n in nodes]
-        names: list[str | None] = list(self.grid.push_messages(messages)) if messages else []
+        nodes = list(messages)
+        names: list[str | None] = list(self.grid.push_messages(list(messages.values()))) if messages else []
         names += [None] * (len(nodes) - len(names))
-        answers.failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
+        failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
         return {name: n for n, name in zip(nodes, names, strict=True) if name}
 
     def take(self, node: int, message: Message, answers: Answers) -> None:
-        if message.has_error():
-            answers.failures[node] = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
-            return
         try:
             parcel = from_records(message.content)
         except ReplyError as error:
@@ -107,9 +113,11 @@ class Courier:
         else:
             answers.parcels[node] = parcel
 
-    def leave(self, waiting: dict[str, int], online: Iterable[int], answers: Answers) -> None:
-        there = set(online)
-        for name, node in list(waiting.items()):
-            if node not in there:
-                answers.failures[node] = "went offline"
-                del waiting[name]
+
+def leave(waiting: dict[str, int], online: Iterable[int], failures: dict[int, str]) -> None:
+    """Who went offline is not waited for."""
+    there = set(online)
+    for name, node in list(waiting.items()):
+        if node not in there:
+            failures[node] = "went offline"
+            del waiting[name]

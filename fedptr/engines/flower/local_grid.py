@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -47,7 +48,8 @@ class LocalGrid(Grid):
             names.append(str(uuid.uuid4()))
             message.metadata.__dict__["_message_id"] = names[-1]
             node = message.metadata.dst_node_id
-            reply = self.change(node, self.app(message=message, context=self.contexts[node]))
+            sent = copy.deepcopy(message)  # what is one object here would be one per node over a network
+            reply = self.change(node, self.app(message=sent, context=self.contexts[node]))
             if reply is not None:
                 self.replies[names[-1]] = reply
         return names

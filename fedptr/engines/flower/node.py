@@ -130,7 +130,9 @@ class Node:
         result = visit(plan.method, unpack(parcel.blocks, task.device), before, site, i)
         versions.save(version, result.client, int(words["floor"]))
         answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
-        return Parcel({**answer, "log": shown(result.log)}, pack(result.reply))
+        # Under secure aggregation only the number of steps is told of a client alone.
+        log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
+        return Parcel({**answer, "log": shown(log)}, pack(result.reply))
 
     def evaluate(self, parcel: Parcel) -> Parcel:
         _, task, _, test = self.make(parcel.words)

@@ -99,9 +99,8 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
     agreed = gathering.begin(agreed)
     task, test = prepare(plan, agreed, own)
     store = Store(out / CHECKPOINTS)
-    remote = Remote(
-        server.courier, roster, rules, plan.toml(), agreed, server.experiment, server.attempt, oldest_of(store, plan)
-    )
+    asked = (plan.toml(), agreed, server.experiment, server.attempt)
+    remote = Remote(server.courier, roster, rules, *asked, oldest_of(store, plan), plan.privacy)
     if start is not None:
         store.adopt(start)
     history = history or History(out)
@@ -152,9 +151,8 @@ def counted(
         try:
             sizes = remote.roster.sizes()
             late = server.courier.late
-            new = next(
-                federate(plan.method, task, sizes, test, plan.run, plan.local, plan.faults, run, visits=remote.visits)
-            )
+            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visits, plan.privacy)
+            new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:
                 record["late"] = server.courier.late - late

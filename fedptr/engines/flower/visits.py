@@ -7,7 +7,7 @@ another round or size than was asked for, is dropped, and the record says whose 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,13 +19,13 @@ from fedptr.engines.flower.node import PROTOCOL, tensor_log
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.tensors import pack, unpack
-from fedptr.errors import ClientError, ReplyError
+from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.faults import Faults
 from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
-from fedptr.record import split_log
-from fedptr.samples import Samples
+from fedptr.privacy import Privacy
 from fedptr.site import Site
+from fedptr.sums import entries
 from fedptr.task import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
@@ -47,6 +47,7 @@ class Remote:
     experiment: str
     attempt: int
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
+    privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may begin again
 
     def words(self, kind: str) -> dict[str, Any]:
@@ -69,7 +70,6 @@ class Remote:
         tolerant: bool,
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """Asks the cohort. See `visit_all`."""
-        visits: dict[int, Visit] = {}
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
         online, busy, blocks = self.courier.online(), self.courier.busy(), pack(msg)
@@ -82,29 +82,81 @@ class Remote:
                 )
             else:
                 orders[i] = Parcel(self.order(site, i, part, states.get(i)), blocks)
-        if len(orders) < self.rules.min_replies:
+        # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.
+        least = 0 if self.privacy.clip else self.rules.min_replies
+        if len(orders) < least:
             raise TooFewError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
+        ask = self.sum_up if self.privacy.secure else self.ask
+        visits, failures = ask(method, msg, orders, sites) if orders else ({}, {})
+        for i, reason in failures.items():
+            dropped[i] = f"{self.roster.members[i].name} {reason}"
+            if "lost its state" in reason and self.rules.lost_state == "anew":
+                self.anew.add(i)
+        self.anew -= set(visits)
+        if dropped and not tolerant:
+            i = min(dropped)
+            raise ClientError(f"{method.name}, round {t + 1}, client {i}: {dropped[i]}")
+        if len(visits) < least:
+            raise TooFewError(f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})")
+        return visits, dict(sorted(dropped.items()))
+
+    def ask(
+        self, method: FedAvg, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+    ) -> tuple[dict[int, Visit], dict[int, str]]:
+        """By client: what came, if it is as it must be, and why nothing usable did."""
+        some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
-        answers = self.courier.ask("train", to_nodes, self.rules.round_timeout, str(t + 1))
-        names = entries(method, msg, sites[min(sites)])
+        answers = self.courier.ask("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
+        names = entries(method, msg, some)
+        visits, failures = dict[int, Visit](), dict[int, str]()
         for i in sorted(orders):
             node = self.roster.nodes[i]
             try:
                 if node in answers.failures:
                     raise ReplyError(answers.failures[node])
-                visits[i] = self.judge(answers.parcels[node], msg, sites[i], names)
-                self.anew.discard(i)
+                parcel = answers.parcels[node]
+                seconds = self.judge(parcel.words, sites[i])
+                if set(parcel.blocks) != names:
+                    sent = ", ".join(sorted(parcel.blocks))[:200] or "nothing"
+                    raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
+                reply = unpack(parcel.blocks, str(msg["x"].device))
+                self.bound(reply, msg)
+                visits[i] = self.visit(reply, parcel.words, sites[i], seconds)
             except ReplyError as error:
-                dropped[i] = f"{self.roster.members[i].name} {error}"
-                if "lost its state" in str(error) and self.rules.lost_state == "anew":
-                    self.anew.add(i)
-        if dropped and not tolerant:
-            i = min(dropped)
-            raise ClientError(f"{method.name}, round {t + 1}, client {i}: {dropped[i]}")
-        if len(visits) < self.rules.min_replies:
-            raise TooFewError(f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})")
-        return visits, dict(sorted(dropped.items()))
+                failures[i] = str(error)
+        return visits, failures
+
+    def sum_up(
+        self, method: FedAvg, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+    ) -> tuple[dict[int, Visit], dict[int, str]]:
+        """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
+        from fedptr.engines.flower.secure import UnmaskableError, collect, resolution
+
+        x, names = msg["x"], sorted(entries(method, msg, sites[min(sites)]))
+        shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]
+        weights = {i: sites[i].size if method.weighting == "samples" else 1 for i in orders}
+        clip = self.privacy.clip and self.privacy.clip - len(x) ** 0.5 * resolution(self.privacy.range)
+        if clip < 0:
+            raise UserError("privacy.clip is within the rounding of privacy.range; make the range smaller")
+        more = {"range": self.privacy.range, "clip": clip, "largest": max(weights.values())}
+        to_nodes = {
+            self.roster.nodes[i]: Parcel({**order.words, **more, "weight": weights[i]}, order.blocks)
+            for i, order in orders.items()
+        }
+        try:
+            got = collect(self.courier, to_nodes, shapes, self.rules.round_timeout)
+            mean = {name: torch.from_numpy(value).to(x) for name, value in zip(names, got.mean, strict=True)}
+            mean |= {"w": x + mean["w"]} if "w" in mean else {}
+            self.bound(mean, msg)
+            clients = {self.roster.nodes[i]: i for i in orders}
+            visits = {
+                clients[node]: self.visit(mean, words, sites[clients[node]], self.judge(words, sites[clients[node]]))
+                for node, words in got.words.items()
+            }
+        except (UnmaskableError, ReplyError) as error:  # which of them sent what is not known
+            raise TooFewError(f"the sum of the replies cannot be used: {error}") from None
+        return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
     def order(self, site: Site, i: int, part: float, kept: State | None) -> dict[str, Any]:
         base = None if kept is None or i in self.anew else kept[VERSION].tolist()
@@ -120,20 +172,19 @@ class Remote:
             "floor": min(self.oldest(i), base[0]) if base else 0,
         }
 
-    def judge(self, parcel: Parcel, msg: State, site: Site, names: set[str]) -> Visit:
-        """The visit a reply tells of, if everything about it is as it must be."""
-        words, t = parcel.words, site.round
-        asked = {"kind": "trained", "round": t, "attempt": self.attempt, "size": site.size}
+    def judge(self, words: Mapping[str, Any], site: Site) -> float:
+        """The seconds a reply tells of, if it is the reply to what was asked."""
+        asked = {"kind": "trained", "round": site.round, "attempt": self.attempt, "size": site.size}
         for name, value in asked.items():
             if words.get(name) != value or type(words.get(name)) is not type(value):
                 raise ReplyError(f"sent the {name} {str(words.get(name))[:40]!r}, not {value!r}")
         seconds = words.get("seconds")
         if not isinstance(seconds, float) or not 0 <= seconds < 1e9:
             raise ReplyError("sent no sound number of seconds")
-        if set(parcel.blocks) != names:
-            sent = ", ".join(sorted(parcel.blocks))[:200] or "nothing"
-            raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
-        reply = unpack(parcel.blocks, str(msg["x"].device))
+        return seconds
+
+    def bound(self, reply: State, msg: State) -> None:
+        """Raises unless the numbers are of the model's shape and type, finite, and no longer than the bound."""
         check_reply(reply, msg)
         x = msg["x"]
         bound = self.rules.norm_bound * (1 + float(x.norm()))
@@ -141,18 +192,7 @@ class Remote:
             length = float((value - x if name == "w" else value).norm()) if name != "buffers" else 0.0
             if length > bound:
                 raise ReplyError(f"sent a {name!r} of norm {length:.3g}, more than the bound {bound:.3g}")
-        version = torch.tensor([t + 1, self.attempt])
+
+    def visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
+        version = torch.tensor([site.round + 1, self.attempt])
         return Visit(reply, {VERSION: version}, tensor_log(words.get("log")), seconds)
-
-
-def entries(method: FedAvg, msg: State, site: Site) -> set[str]:
-    """What a reply to this message consists of: the method is asked, with one imaginary sample."""
-    x, task = msg["x"], site.task
-    data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
-    here = replace(site, data=data, size=1, local=method.settings(site.local))
-    client = method.client_init(x, here)
-    answer = method.answer(msg, client, here)
-    if answer is not None:
-        return set(answer)
-    reply, _ = method.reply(x, msg, client, 1, here)
-    return set(split_log(reply)[0]) | ({"buffers"} if "buffers" in msg else set())
