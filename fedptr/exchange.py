@@ -56,7 +56,7 @@ def exchange(method: FedAvg, run: Run, site: Site, sites: Mapping[int, Site], se
     msg, log = split_log(msg)
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
-    visits, dropped = send(msg, sites) if sites else ({}, {})
+    visits, dropped = send(msg, sites)
     return Exchanged(server, msg["x"], log, visits, silent | dropped, down + len(sites) * nbytes(msg), up)
 
 

@@ -74,7 +74,7 @@ class Visit(NamedTuple):
 
 
 Visits = Callable[
-    [FedAvg, State, Mapping[int, State], Mapping[int, Site], Faults, bool], tuple[dict[int, Visit], dict[int, str]]
+    [FedAvg, State, Mapping[int, State], Mapping[int, Site], bool], tuple[dict[int, Visit], dict[int, str]]
 ]  # see `visit_all`
 
 
@@ -159,9 +159,13 @@ def next_round(
 ) -> Run:
     """One round: the exchanges with the cohort, aggregation, evaluation."""
     clock = Clock()
-    met = exchange(
-        method, run, site, sites, lambda msg, asked: visits_of(method, msg, run.clients, asked, faults, tolerant)
-    )
+
+    def send(msg: State, asked: Mapping[int, Site]) -> tuple[dict[int, Visit], dict[int, str]]:
+        there, gone = faults.meet(asked)
+        visits, dropped = visits_of(method, msg, run.clients, there, tolerant) if there else ({}, {})
+        return visits, dict(sorted((gone | dropped).items()))
+
+    met = exchange(method, run, site, sites, send)
     clock.lap("visits")
     replies = replies_of(met.visits, sites)
     seen = release(replies, met.x, site)
@@ -186,19 +190,14 @@ def visit_all(
     msg: State,
     states: Mapping[int, State],
     sites: Mapping[int, Site],
-    faults: Faults,
     tolerant: bool,
 ) -> tuple[dict[int, Visit], dict[int, str]]:
     """The visits that led to a reply, and why the others did not. Who did not reply is as if it had not been asked."""
     visits, dropped = {}, {}
     for i, site in sites.items():
-        gone, part = faults.draw(site.key)
-        if gone:
-            dropped[i] = "simulated"
-            continue
         try:
             with named(method, site.round, f"client {i}"):
-                result = visit(method, msg, states.get(i), replace(site, part=part), i)
+                result = visit(method, msg, states.get(i), site, i)
                 check_reply(result.reply, msg)
         except ClientError as error:
             if not tolerant:

@@ -116,7 +116,7 @@ def test_another_engine_comes_to_the_same(name: str, world: World, tmp_path: Pat
         (tmp_path / "state").write_bytes(sealed.pack(state, {}))
         return sealed.read(tmp_path / "state")[0]
 
-    def elsewhere(method, msg, states, sites, faults, tolerant):
+    def elsewhere(method, msg, states, sites, tolerant):
         msg, found = travelled(msg), {}
         for i in reversed(sites):
             state = states.get(i)

@@ -18,7 +18,6 @@ from fedptr.engines.worker import Failed, Trained, description, packed, place_of
 from fedptr.errors import ClientError, UserError
 from fedptr.exchange import named
 from fedptr.experiment import Experiment
-from fedptr.faults import Faults
 from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import Plan
@@ -43,7 +42,7 @@ class Round:
     msg: State
     sent: Any  # the message, in the object store
     states: Mapping[int, State]
-    sites: dict[int, Site]
+    sites: Mapping[int, Site]
     waiting: collections.deque[int]
     visiting: dict[Any, tuple[Any, int]] = field(default_factory=dict)  # -> the worker and its client
     visits: dict[int, Visit] = field(default_factory=dict)
@@ -118,16 +117,13 @@ class Workers:
         msg: State,
         states: Mapping[int, State],
         sites: Mapping[int, Site],
-        faults: Faults,
         tolerant: bool,
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same visits as in-process, in any order; where one ends the run, so does the same one here."""
         if method != self.plan.method:
             raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make them anew")
-        drawn = {i: faults.draw(site.key) for i, site in sites.items()}
-        placed = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}
         sent = self.ray.put(packed(msg))
-        now = Round(method, msg, sent, states, placed, collections.deque(placed))
+        now = Round(method, msg, sent, states, sites, collections.deque(sites))
         try:
             while now.waiting or now.visiting:
                 self.assign(now)
@@ -138,8 +134,7 @@ class Workers:
             self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
         if fatal := now.fatal(tolerant):
             raise now.failures[min(fatal)].error
-        dropped = {i: "simulated" for i, (gone, _) in drawn.items() if gone}
-        dropped |= {i: failure.words for i, failure in now.failures.items()}
+        dropped = {i: failure.words for i, failure in now.failures.items()}
         return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
 
     def start(self, wanted: int) -> None:

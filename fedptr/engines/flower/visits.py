@@ -20,7 +20,6 @@ from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
-from fedptr.faults import Faults
 from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy import Privacy
@@ -66,7 +65,6 @@ class Remote:
         msg: State,
         states: Mapping[int, State],
         sites: Mapping[int, Site],
-        faults: Faults,
         tolerant: bool,
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """Asks the cohort. See `visit_all`."""
@@ -74,14 +72,11 @@ class Remote:
         orders: dict[int, Parcel] = {}
         online, busy, blocks = self.courier.online(), self.courier.busy(), pack(msg)
         for i, site in sites.items():
-            gone, part = faults.draw(site.key)
             node = self.roster.nodes.get(i, -1)
-            if gone or node not in online or node in busy:
-                dropped[i] = (
-                    "simulated" if gone else "is offline" if node not in online else "is busy with an earlier round"
-                )
+            if node not in online or node in busy:
+                dropped[i] = "is offline" if node not in online else "is busy with an earlier round"
             else:
-                orders[i] = Parcel(self.order(site, i, part, states.get(i)), blocks)
+                orders[i] = Parcel(self.order(site, i, states.get(i)), blocks)
         # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.
         least = 0 if self.privacy.clip else self.rules.min_replies
         if len(orders) < least:
@@ -158,7 +153,7 @@ class Remote:
             raise TooFewError(f"the sum of the replies cannot be used: {error}") from None
         return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
-    def order(self, site: Site, i: int, part: float, kept: State | None) -> dict[str, Any]:
+    def order(self, site: Site, i: int, kept: State | None) -> dict[str, Any]:
         base = None if kept is None or i in self.anew else kept[VERSION].tolist()
         return {
             **self.words("train"),
@@ -167,7 +162,7 @@ class Remote:
             "clients": site.clients,
             "size": site.size,
             "share": site.share,
-            "part": part,
+            "part": site.part,
             "base": base,
             "floor": min(self.oldest(i), base[0]) if base else 0,
         }
