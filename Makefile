@@ -5,7 +5,7 @@ PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test lint data browser soak oracle docs bench example-hospitals clean
+.PHONY: demo test lint data browser soak parity oracle docs bench example-hospitals clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
@@ -32,6 +32,10 @@ browser:
 soak: $(VENV)/.test
 	$(BIN)/python tests/kills.py $(or $(KILLS),120)
 
+# Every method over TLS and in Flower's simulation, against in-process; `make test` takes one of each kind. About half an hour.
+parity: $(VENV)/.flower $(VENV)/.test
+	FEDPTR_ALL_METHODS=1 $(BIN)/python -m pytest tests/test_deploy_real.py tests/test_ray.py
+
 oracle: $(VENV)/.core
 	$(BIN)/python benchmarks/oracle.py
 
@@ -55,10 +59,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
-# Ray is large; where it cannot be installed its tests are skipped, with the reason.
+# Ray and Flower are large; where they cannot be installed their tests are skipped, with the reason.
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[test]"
-	-$(PIP) install -q -c constraints.txt -e ".[ray]"
+	-$(PIP) install -q -c constraints.txt -e ".[flower,ray]" || $(PIP) install -q -c constraints.txt -e ".[ray]"
 	@touch $(VENV)/.core $@
 
 $(VENV)/.flower: pyproject.toml constraints.txt | $(VENV)/bin/python

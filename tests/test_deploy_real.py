@@ -1,12 +1,14 @@
 """Real processes on the loopback interface: SuperLink, SuperNodes, TLS and node keys, and what goes wrong with them.
 
-Slow for tests: Flower takes seconds to start anything. Each test does as much as it can with one federation.
+Slow for tests: Flower takes seconds to start anything. Each test does as much as it can with one federation, and of the
+methods one of each kind is taken; `make parity` takes all. In tests/test_flower.py all are tested without a network.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from fedptr.experiment import prepare
 from fedptr.federation import Run, federate
 from fedptr.methods import all_methods
 from fedptr.plan import Plan
-from fedptr.summary import weights_sha256
+from fedptr.summary import finished, weights_sha256
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)
@@ -41,6 +43,10 @@ TABLES: dict[str, Any] = {
     "local": {"batch": 8, "lr": 0.05},
     "machine": {"threads": 1, "device": "cpu"},
 }
+
+# A model alone; with a control variate; with what clients keep; with what the server keeps; with a question; features.
+KINDS = ["fedavg", "scaffold", "fedptr", "fedptr-s", "mime", "moon"]
+METHODS = list(all_methods()) if os.environ.get("FEDPTR_ALL_METHODS") else KINDS
 
 
 def plan_for(name: str, clients: int = 3, **run: Any) -> Plan:
@@ -70,7 +76,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation3]:
         yield lab
 
 
-@pytest.mark.parametrize("name", all_methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: str, three: Federation3) -> None:
     plan = plan_for(name)
     (three.server / "plan.toml").write_text(plan.toml())
@@ -216,15 +222,13 @@ def test_commands_from_another_machine_are_refused(tmp_path: Path) -> None:
     assert status_of("/v1/fleet/pull-messages", "192.0.2.7") == 200
 
 
-def test_the_simulation_gives_the_weights_of_the_in_process_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", METHODS if len(METHODS) > len(KINDS) else ["scaffold", "fedptr"])
+def test_the_simulation_gives_the_weights_of_the_in_process_engine(name: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedptr[flower]'")
-    for name in ("scaffold", "fedptr"):
-        plan = plan_for(name)
-        (tmp_path / "plan.toml").write_text(plan.toml())
-        out = tmp_path / name
-        command = [sys.executable, "-m", "fedptr", "deploy", "simulate", str(tmp_path / "plan.toml"), "--out", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SLOW, check=False)
-        assert done.returncode == 0, done.stderr
-        from fedptr.summary import finished
-
-        assert finished(out)[0]["weights_sha256"] == moving(in_process(plan))
+    plan = plan_for(name)
+    (tmp_path / "plan.toml").write_text(plan.toml())
+    out = tmp_path / name
+    command = [sys.executable, "-m", "fedptr", "deploy", "simulate", str(tmp_path / "plan.toml"), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SLOW, check=False)
+    assert done.returncode == 0, done.stderr
+    assert finished(out)[0]["weights_sha256"] == moving(in_process(plan))
