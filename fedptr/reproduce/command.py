@@ -44,10 +44,11 @@ def reproduce(args: argparse.Namespace) -> int:
         return splits(recipe, out)
     jobs = args.jobs or (1 if args.scale != "cpu" else cores())
     wanted = list(cells(recipe, args.scale, args.seeds, out))
+    plans = {cell.folder: cell.plan for cell in wanted}
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), shown(recipe, args.scale, args.seeds, wanted) as show:
-        board = look(wanted) if args.no_runs else work(wanted, jobs, show)
+        board = look(plans) if args.no_runs else work(plans, jobs, show)
     outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
     write(outcome, folder, out)
     Console().print(tables.live(outcome, board))
