@@ -1,6 +1,6 @@
 """An attack's numbers from its scores.
 
-    accuracy          balanced; the threshold is chosen on a random half and scored on the other, both ways: the headline
+    accuracy          balanced; the threshold is chosen on a random half and scored on the other, both ways: headline
     accuracy_oracle   with the best threshold in hindsight: an upper bound, and what LiRA's own code calls accuracy
     tpr               true positives at a false-positive rate: what an attacker gets who must not be wrong often
 

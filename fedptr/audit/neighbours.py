@@ -8,6 +8,7 @@ nearest of many, so own and held-out samples are compared in equal numbers, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -61,8 +62,8 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     """Of every image to every other."""
     one, two = (images.reshape(len(images), -1).double() for images in (a, b))
     # Not by products of matrices, whose rounding is larger than the distance of equal images.
-    found: Tensor = torch.cdist(one, two, compute_mode="donot_use_mm_for_euclid_dist")
-    return found / one.shape[1] ** 0.5
+    found: Tensor = torch.cdist(one, two, compute_mode="donot_use_mm_for_euclid_dist") / math.sqrt(one.shape[1])
+    return found
 
 
 def images(run: Target, rows: Ints) -> Tensor:
