@@ -17,6 +17,7 @@ from fedptr.folder import AUDIT
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
 from fedptr.reproduce.recipe import Recipe
+from fedptr.reproduce.tables import duration
 
 
 def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> None:
@@ -39,22 +40,35 @@ def attacked(outcome: Outcome) -> Outcome:
             if seed not in found.runs:
                 continue
             summary, rounds = found.runs.pop(seed)
-            place = folder / AUDIT
-            numbers = result.read(place)["attacks"].get(found.row.attack) if (place / result.NAME).exists() else None
-            if numbers:
-                found.runs[seed] = {**summary, "accuracy": numbers["accuracy"], "attack": numbers}, rounds
+            audit = result.read(folder / AUDIT) if (folder / AUDIT / result.NAME).exists() else {"attacks": {}}
+            if numbers := audit["attacks"].get(found.row.attack):
+                told = {"accuracy": numbers["accuracy"], "model": summary["accuracy"], "audit": audit}
+                found.runs[seed] = {**summary, **told}, rounds
     return outcome
 
 
 def details(outcome: Outcome) -> list[str]:
-    """Every audit with its intervals, as Markdown."""
-    lines = ["## Every audit: intervals are over examples (bootstrap)", ""]
-    lines += [f"| | method | seed | {' | '.join(HEADINGS)} |", "|---" * 3 + "|---:" * len(HEADINGS) + "|"]
-    for found in outcome.results.values():
-        for seed, (summary, _) in sorted(found.runs.items()):
-            cells = audit_table.cells(summary["attack"])
-            lines.append(f"| {' | '.join([found.row.label, found.column.name, str(seed), *cells])} |")
-    return lines
+    """Every audit with its intervals, beside the accuracy of the model itself: who learned less can give away less."""
+    lines = ["## Every audit; intervals are over examples (bootstrap)", ""]
+    lines += [f"| method | seed | model's accuracy % | attack | {' | '.join(HEADINGS)} |"]
+    lines += ["|---" * 2 + "|---:|---" + "|---:" * len(HEADINGS) + "|"]
+    for column in outcome.recipe.columns:
+        runs = outcome.at(outcome.recipe.rows[0], column).runs
+        for seed, (summary, _) in sorted(runs.items()):
+            first = [column.name, str(seed), f"{100 * summary['model']:.2f}"]
+            lines += [f"| {' | '.join([*first, *row])} |" for row in audit_table.rows(summary["audit"])]
+    return [*lines, "", *shadows(outcome)]
+
+
+def shadows(outcome: Outcome) -> list[str]:
+    """What they cost; a method's seeds share them."""
+    row, costs = outcome.recipe.rows[-1], []
+    for column in outcome.recipe.columns:
+        for summary, _ in list(outcome.at(row, column).runs.values())[:1]:
+            numbers = summary["audit"]["attacks"][row.attack]
+            if "shadows" in numbers:
+                costs.append(f"{column.name} {numbers['shadows']} in {duration(numbers['shadow_seconds'])}")
+    return [f"Shadows, shared by the seeds of a method, one after another: {', '.join(costs)}."] if costs else []
 
 
 def plot(outcome: Outcome, path: Path) -> None:
@@ -72,7 +86,7 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 def mean(found: Result) -> dict[str, list[float]]:
     """Of the seeds' TPR at the first one's false-positive rates."""
-    curves = [summary["attack"]["roc"] for summary, _ in found.runs.values()]
+    curves = [summary["audit"]["attacks"][found.row.attack]["roc"] for summary, _ in found.runs.values()]
     grid = np.array(curves[0]["fpr"])
     at = [np.searchsorted(curve["fpr"], grid, side="right") - 1 for curve in curves]
     tpr = [np.where(place < 0, 0.0, np.array(curve["tpr"])[place]) for place, curve in zip(at, curves, strict=True)]
