@@ -144,6 +144,10 @@ def test_finished_shadows_are_never_trained_again(overfitted: Path) -> None:
     again = audit(overfitted, "--shadows", "8", "--attack", "lira")
     assert stamps(overfitted) == before
     assert again == first, "and an attack made before stays"
+    kept = sorted(overfitted.rglob("phi.safetensors"))
+    kept[0].write_bytes(b"damaged")
+    kept[1].unlink()
+    assert audit(overfitted, "--shadows", "8", "--attack", "lira") == first
     audit(overfitted, "--shadows", "10", "--attack", "lira")
     after = stamps(overfitted)
     assert len(after) == len(before) + 2, "more shadows keep the first ones"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from fedptr import sealed
 from fedptr.audit import auxiliary, lira, result
 from fedptr.audit.examples import Examples, choose
 from fedptr.audit.loss import loss_attack
@@ -19,8 +22,10 @@ from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
 from fedptr.data.progress import notice
 from fedptr.folder import AUDIT
+from fedptr.history import Record
 from fedptr.lock import locked
 from fedptr.reproduce.tables import duration
+from fedptr.sealed import DamagedError
 from fedptr.speed import cores
 from fedptr.summary import NAME as SUMMARY
 
@@ -85,8 +90,7 @@ def by_lira(case: Case) -> dict[str, Measures]:
     announce(case, wanted)
     board = train(wanted, case.jobs, "shadow")
     summaries = [board.done[path][0] for path in wanted]
-    models = [model(path, case.run.task, told) for path, told in zip(wanted, summaries, strict=True)]
-    phi = np.stack([replace(case.run, model=one).phi(rows, options.flip) for one in models])
+    phi = np.stack([shadow_phi(case, path, told) for path, told in zip(wanted, summaries, strict=True)])
     own, rng = case.attacked.phi(rows, options.flip), generator(options.seed, "lira")
     scoring: dict[str, Callable[..., Floats]] = {"lira online": lira.online, "lira offline": lira.offline}
     found = {}
@@ -104,6 +108,20 @@ def by_lira(case: Case) -> dict[str, Measures]:
             "shadow_seconds": sum(told["seconds"] for told in summaries),
         }
     return found
+
+
+def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
+    """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
+    path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
+    same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256}
+    with contextlib.suppress(DamagedError):
+        tensors, header = sealed.read(path)
+        if header == same:
+            return np.asarray(tensors["phi"])
+    shadow = replace(case.run, model=model(folder, case.run.task, summary))
+    phi = shadow.phi(case.examples.rows, case.options.flip)
+    sealed.write(path, {"phi": torch.tensor(phi)}, same)
+    return phi
 
 
 def announce(case: Case, wanted: dict[Path, Job]) -> None:

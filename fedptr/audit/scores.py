@@ -18,13 +18,15 @@ from torch.func import functional_call
 from fedptr.samples import Samples
 from fedptr.task import Classification
 
+CHUNK = 100  # images at a time, so that layers' outputs stay in the cache
+
 
 @torch.no_grad()
 def logits(task: Classification, w: Tensor, data: Samples, buffers: Tensor | None, flip: bool = False) -> Tensor:
     """z of every example, in evaluation mode and without augmentation; `flip` mirrors the images."""
     task.model.eval()
     state = {**task.parameters(w), **task.unpack_buffers(buffers)}
-    parts = [functional_call(task.model, state, (x.flip(-1) if flip else x,)) for x, _ in data.chunks()]
+    parts = [functional_call(task.model, state, (x.flip(-1) if flip else x,)) for x, _ in data.chunks(CHUNK)]
     return torch.cat(parts).double().cpu()
 
 
