@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import erf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +19,9 @@ from fedptr.audit.loss import loss_attack
 from fedptr.audit.metrics import at, best, calibrated, measure
 from fedptr.audit.neighbours import distances
 from fedptr.audit.roc import Ranking, auc, oracle, thinned, tpr_at
-from fedptr.audit.shadows import halves
+from fedptr.audit.shadows import halves, shadows
 from fedptr.data.split import Split
+from fedptr.plan import check
 
 N = 2000
 MEMBER = np.arange(2 * N) < N
@@ -231,3 +234,17 @@ def test_equal_images_have_no_distance() -> None:
     d = distances(x, x)
     assert float(d.diagonal().abs().max()) == 0
     assert float(distances(x, x + 0.5).diagonal()[0]) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_centralised_shadows_are_the_same_for_all_methods(tmp_path: Path) -> None:
+    """So that several methods can share them; those of the method itself are its own."""
+    labels = np.tile(np.arange(4), 30)
+    found = choose(Split(tuple(np.arange(80).reshape(4, 20)), 80), labels, 0, rng(2))
+    inside = halves(len(found.rows), 2, seed=0)
+    plans = [check({"split": {"clients": 4}, "method": {"name": name}}) for name in ("fedavg", "fedptr")]
+    one, two = (list(shadows(plan, found, inside, 0, "centralised", tmp_path)) for plan in plans)
+    assert one == two
+    one, two = (list(shadows(plan, found, inside, 0, "federated", tmp_path)) for plan in plans)
+    assert not set(one) & set(two)
+    again = replace(plans[0], run=replace(plans[0].run, seed=5))
+    assert list(shadows(again, found, inside, 0, "federated", tmp_path)) == one, "seeds of a run share them"

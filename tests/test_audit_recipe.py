@@ -49,7 +49,12 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "(61.67)" in text
     assert "(+5.30)" in text
     assert "Every audit" in text
-    assert text.count("| lira online |") == text.count("| lira offline |") == text.count("| loss |") == 4
+    assert (
+        text.count("| lira online (2 shadows) |")
+        == text.count("| lira offline (2 shadows) |")
+        == text.count("| loss |")
+        == 4
+    )
     assert "feddyn 2 in" in text, "what its shadows cost"
     assert (tmp_path / "table10" / "curves.png").stat().st_size > 10_000
     page = (tmp_path / "table10" / "report.html").read_text()

@@ -62,6 +62,8 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
         notice(f"note: repeated here, the run has other weights than {run.folder}; the sets may differ a little too")
     owners = sorted({owner for rounds in kept.values() for state in rounds.values() for owner in state})
     found = groups(run, owners, generator(seed, FOLDER))
+    if not found:
+        raise UserError("no class that an owner has samples of is held out, so there is nothing to compare with")
     began = beginnings(run, found, kept.get("real", {}))
     return {
         "note": LEAVES,

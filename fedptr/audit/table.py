@@ -40,7 +40,7 @@ def cells(numbers: Measures) -> list[str]:
 def rows(found: dict[str, Any]) -> Iterator[list[str]]:
     """A row for every attack; Yeom's threshold has no curve of its own."""
     for name, numbers in found["attacks"].items():
-        yield [name, *cells(numbers)]
+        yield [f"{name} ({numbers['shadows']} shadows)" if "shadows" in numbers else name, *cells(numbers)]
         if yeom := numbers.get("yeom"):
             point = f"TPR {100 * yeom['tpr']:.2f} % at {100 * yeom['fpr']:.2f} % FPR"
             yield [f"{name}, Yeom’s threshold", point, f"{100 * yeom['accuracy']:.2f}", *[NONE] * 3]

@@ -38,6 +38,7 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
                 problems.append(str(error))
                 continue
             label = f"{series.label}, seed {run.plan.run.seed}" if several else series.label
+            label += ", trained again on half of the examples" if about["target"] == "half" else ""
             found.append({**about, "label": label, "pictures": pictures(run, about) if k == 0 else []})
     return found, problems
 
@@ -59,6 +60,8 @@ def checked(run: Found) -> Audit:
 def attack(numbers: Any) -> Audit:
     found = {**measures(numbers), "clients": [client(entry) for entry in numbers["clients"]]}
     found["roc"] = {name: [number(value) for value in numbers["roc"][name][:LONGEST]] for name in ("fpr", "tpr")}
+    if "shadows" in numbers:
+        found["shadows"] = int(number(numbers["shadows"]))
     if "yeom" in numbers:
         found["yeom"] = {name: number(numbers["yeom"][name]) for name in ("accuracy", "tpr", "fpr")}
     return found
