@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from made import made_run
 from PIL import Image
-from test_report_page import EVIL, browser, draw_all, errors, plot, report  # noqa: F401
+from test_report_page import EVIL, browser, draw_all, emulate, errors, plot, report  # noqa: F401
 
 from fedptr.audit.metrics import measure
 from fedptr.audit.result import FORMAT
@@ -72,6 +72,17 @@ def test_audits_are_drawn(browser: Any, page: str) -> None:  # noqa: F811
     assert "It never leaves." in text
     assert browser.execute_script("return document.querySelector('img.pairs').naturalWidth") == 64
     assert errors(browser) == []
+
+
+def test_a_phone_need_not_scroll_sideways(browser: Any, page: str) -> None:  # noqa: F811
+    emulate(browser, 390)
+    try:
+        browser.get(page)
+        draw_all(browser)
+        browser.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    finally:
+        emulate(browser, None)
 
 
 def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:  # noqa: F811

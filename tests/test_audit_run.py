@@ -312,6 +312,7 @@ def refused(capsys: Capture, *argv: str) -> str:
         (["--shadows", "-2"], "must be an even number of at least 2, not -2"),
         (["--attack", "auxiliary"], "this run of fedavg has no auxiliary data"),
         (["--examples", "-1"], "--examples must be at least 0"),
+        (["--examples", "3"], "--examples 3 is too few for 4 classes"),
         (["--jobs", "-1"], "--jobs must be at least 0"),
         (["--target", "third"], "invalid choice"),
         (["--atack", "loss"], "did you mean --attack?"),

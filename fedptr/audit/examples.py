@@ -49,7 +49,9 @@ def choose(split: Split, labels: Ints, most: int, rng: np.random.Generator) -> E
     for i, indices in enumerate(split.clients):
         owner[indices] = i
     classes = np.unique(labels)
-    cap = max(1, most // len(classes)) if most else len(labels)
+    if 0 < most < len(classes):
+        raise UserError(f"--examples {most} is too few for {len(classes)} classes; ask for {len(classes)} or more")
+    cap = most // len(classes) if most else len(labels)
     rows: list[Ints] = []
     for k in classes:
         members, rest = (rng.permutation(np.flatnonzero((labels == k) & side)) for side in (owner >= 0, owner < 0))
