@@ -96,6 +96,7 @@ def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:  # noqa:
         "b": lambda told: told["attacks"]["loss"].update(auc="1"),
         "c": lambda told: told["attacks"]["loss"].update(clients=5),
         "d": lambda told: told.update(format=7),
+        "f": lambda told: told["attacks"]["loss"]["clients"].pop(),
         "e": lambda told: told["attacks"].update(loss=None),
     }.items():
         made_run(tmp_path / "runs" / name, {"run": {"seed": ord(name)}, "method": {"name": "fedavg"}})
@@ -108,4 +109,4 @@ def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:  # noqa:
     assert browser.execute_script("return window.hacked") is None
     text = browser.execute_script("return document.body.textContent")
     assert text.count(EVIL) >= 3
-    assert text.count("is not what `fedptr audit` writes") == 4
+    assert text.count("is not what `fedptr audit` writes") == 5

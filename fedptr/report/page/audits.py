@@ -51,6 +51,8 @@ def checked(run: Found) -> Audit:
         told = {name: str(whole[name]) for name in ("method", "dataset", "run_seed", "target")}
         counts = {name: number(whole[name]) for name in ("members", "non_members")}
         attacks = {str(name): attack(numbers) for name, numbers in whole["attacks"].items()}
+        if len({len(numbers["clients"]) for numbers in attacks.values()}) > 1:
+            raise ValueError
         return {**told, **counts, "attacks": attacks, "auxiliary": auxiliary(own) if own else None}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         path = run.folder / AUDIT / result.NAME
