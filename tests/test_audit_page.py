@@ -96,7 +96,7 @@ def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:  # noqa:
         "b": lambda told: told["attacks"]["loss"].update(auc="1"),
         "c": lambda told: told["attacks"]["loss"].update(clients=5),
         "d": lambda told: told.update(format=7),
-        "f": lambda told: told["attacks"]["loss"]["clients"].pop(),
+        "f": lambda told: told["attacks"]["loss"].update(clients=[]),
         "e": lambda told: told["attacks"].update(loss=None),
     }.items():
         made_run(tmp_path / "runs" / name, {"run": {"seed": ord(name)}, "method": {"name": "fedavg"}})
