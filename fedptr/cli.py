@@ -92,9 +92,11 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--force", action="store_true", help="replace an existing file")
     report.set_defaults(handler=report_command)
 
+    from fedptr.audit.command import add_parser as add_audit
     from fedptr.data.commands import add_parser
     from fedptr.deploy.command import add_parsers
 
+    add_audit(commands)
     add_parser(commands)
     add_parsers(commands)
 

@@ -45,6 +45,11 @@ def tables_from(args: argparse.Namespace) -> Tables:
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):
             table[key] = os.path.abspath(value)  # so that the written plan runs from anywhere
+    chosen = tables.get("split")
+    if args.plan and isinstance(chosen, dict) and isinstance(name := chosen.get("file"), str) and name:
+        beside = Path(args.plan).resolve().parent / name  # where a run folder has its own split
+        if not os.path.exists(name) and beside.is_file():
+            chosen["file"] = str(beside)
     return tables
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedptr import memory, samples
-from fedptr.data.dataset import Dataset, subset
+from fedptr.data.dataset import Dataset, pooled, subset
 from fedptr.data.load import load
 from fedptr.data.partition import partition
 from fedptr.data.split import Split
@@ -33,13 +33,14 @@ class Experiment:
 
 
 def load_data(plan: DataPlan) -> Dataset:
-    """The dataset a plan names, or its subset."""
+    """The dataset a plan names, or its subset, or that with the test images among those clients are given."""
     try:
         dataset = load(plan.name, plan.dir)
     except UserError as error:
         raise UserError(f"data: {error}") from None
     n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
-    return subset(dataset, plan.subset, n_test, plan.seed)
+    dataset = subset(dataset, plan.subset, n_test, plan.seed)
+    return pooled(dataset) if plan.pool == "all" else dataset
 
 
 def prepare(plan: Plan, split: Split | None = None) -> Experiment:

@@ -11,8 +11,9 @@ from fedptr import lock
 from fedptr.errors import UserError
 
 CHECKPOINTS = "checkpoint"
-WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states"}  # folders in which everything is ours
-PICTURES = r"round\d{4,}\.png"  # in auxiliary/
+AUDIT = "audit"  # with the runs of its shadows, which are no results of their own
+WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states", AUDIT}  # folders in which everything is ours
+PICTURES = r"round\d{4,}\.(png|safetensors)"  # in auxiliary/
 RUN_FILES = (
     "plan.toml",
     "split.json",

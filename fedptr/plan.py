@@ -47,6 +47,9 @@ class DataPlan:
     subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
     subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
     seed: int = setting(0, "seed of the subset", ge=0)
+    pool: Literal["train", "all"] = setting(
+        "train", "what a split gives to clients: training images, or all = these followed by the test images"
+    )
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class OutputPlan:
     pictures: int | Literal["auto"] = setting(
         "auto", "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run", ge=0
     )
+    sets: int = setting(0, "save all owners' auxiliary sets after round 1, every so many rounds and the last", ge=0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class Plan:
             del tables["privacy"]
         for name in ENGINE:
             del tables["machine"][name]
+        for section, name, default in LATER:
+            if tables[section][name] == default:
+                del tables[section][name]
         return tomli_w.dumps(tables)
 
     def tables(self) -> Tables:
@@ -106,6 +113,8 @@ class Plan:
 
 
 ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
+# Settings that came later: where they have their default, a run that was begun before them goes on.
+LATER = (("data", "pool", "train"),)
 SECTIONS = {f.name: f for f in fields(Plan)}
 
 

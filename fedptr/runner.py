@@ -3,9 +3,10 @@
 plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
 split.json           which sample belongs to which client
 rounds.jsonl         one line a round
-auxiliary/           now and then a picture of the auxiliary images, for methods that have any
+auxiliary/           now and then a picture of the auxiliary images, for methods that have any; the sets if asked for
 checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
                      memory has no room for
+audit/               what `fedptr audit` found, and the shadow models it trained
 summary.json         the result, its cost, and what it was made with
 weights.safetensors  the final global model, by parameter name
 tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedptr import memory, pictures, trackers
+from fedptr import memory, pictures, sets, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
@@ -123,6 +124,8 @@ def go(
             track(run.record)
             if pictures.due(plan.output.pictures, run.round, total):  # before the checkpoint that goes on after it
                 pictures.save(run, experiment.dataset, out / pictures.FOLDER)
+            if sets.due(plan.output.sets, run.round, total):
+                sets.save(run, out)
             if every and (run.round % every == 0 or run.round == total or stop.number):
                 store.save(run, {**same, **history.header(), "torch": torch.__version__})
             if stop.number and run.round < total:

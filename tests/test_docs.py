@@ -130,7 +130,7 @@ def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
     assert accuracy[-1] > 0.8
 
 
-@pytest.mark.parametrize("page", ["index.md", "own.md", "ray.md"])
+@pytest.mark.parametrize("page", ["index.md", "own.md", "ray.md", "audit.md"])
 def test_its_commands_are_understood(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", text, re.MULTILINE)

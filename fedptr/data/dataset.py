@@ -60,6 +60,12 @@ def subset(dataset: Dataset, n: int, n_test: int, seed: int) -> Dataset:
     return replace(dataset, source=", ".join([dataset.source, *kept, *([f"seed {seed}"] if kept else [])]))
 
 
+def pooled(dataset: Dataset) -> Dataset:
+    """The test images follow the training images, so that a split can give clients any of both."""
+    x, y = (np.concatenate([getattr(dataset, part + axis) for part in ("train_", "test_")]) for axis in "xy")
+    return replace(dataset, train_x=x, train_y=y, source=f"{dataset.source}, training and test images pooled")
+
+
 def _balanced(dataset: Dataset, part: str, labels: Array, n: int, rng: np.random.Generator) -> Array | None:
     """Positions to keep, in file order; None means all of them."""
     total, classes = len(labels), len(dataset.classes)

@@ -156,14 +156,14 @@ def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Itera
 
     A client whose classes run out fills up with another mix, of the classes that still have samples.
     """
-    sizes = _apportion(int(pool.sum()), np.ones(plan.clients))
+    sizes = apportion(int(pool.sum()), np.ones(plan.clients))
     concentration = plan.alpha * pool / pool.mean()  # alpha for every class where classes are balanced
     while True:
         left, table = pool.copy(), np.zeros((len(pool), plan.clients), dtype=np.int64)
         for client in rng.permutation(plan.clients):
             while (need := sizes[client] - table[:, client].sum()) > 0:  # a pass that is not the last empties a class
                 open_ = np.flatnonzero(left)
-                take = np.minimum(_apportion(need, _shares(rng, concentration[open_])), left[open_])
+                take = np.minimum(apportion(need, _shares(rng, concentration[open_])), left[open_])
                 table[open_, client] += take
                 left[open_] -= take
         yield table
@@ -177,7 +177,7 @@ def _shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
             f"split.shards = {plan.shards} for {plan.clients} clients cuts {shards} shards and the dataset has "
             f"{samples} samples; lower split.shards or split.clients"
         )
-    lengths = _apportion(samples, np.ones(shards))
+    lengths = apportion(samples, np.ones(shards))
     while True:
         owners = rng.permutation(shards) // plan.shards
         yield _tally(np.repeat(np.arange(len(pool)), pool), np.repeat(owners, lengths), len(pool), plan.clients)
@@ -195,14 +195,14 @@ def _classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
         for client in rng.permutation(plan.clients):
             fewest_first = np.lexsort((rng.random_sample(len(pool)), owns.sum(axis=1)))
             owns[fewest_first[: plan.classes], client] = 1
-        yield np.stack([_apportion(available, owners) for available, owners in zip(pool, owns, strict=True)])
+        yield np.stack([apportion(available, owners) for available, owners in zip(pool, owns, strict=True)])
 
 
 def _quantity(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """Log-normal client sizes and the same label distribution for all."""
     mixed = rng.permutation(np.repeat(np.arange(len(pool)), pool))
     while True:
-        sizes = _apportion(len(mixed), rng.lognormal(0.0, plan.sigma, plan.clients))
+        sizes = apportion(len(mixed), rng.lognormal(0.0, plan.sigma, plan.clients))
         yield _tally(mixed, np.repeat(np.arange(plan.clients), sizes), len(pool), plan.clients)
 
 
@@ -214,7 +214,7 @@ def _tally(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
     return np.bincount(labels * clients + owners, minlength=classes * clients).reshape(classes, clients)
 
 
-def _apportion(total: int, weights: npt.NDArray[np.float64] | Ints) -> Ints:
+def apportion(total: int, weights: npt.NDArray[np.float64] | Ints) -> Ints:
     """Whole numbers in proportion to the weights that add up to the total; the largest fractions are rounded up."""
     exact = total * (weights / weights.sum())
     parts: Ints = exact.astype(np.int64)

@@ -3,6 +3,8 @@
 >>> split = Split((np.array([0, 2]), np.array([1])), samples=3)
 >>> split.sizes
 (2, 1)
+>>> Split((np.array([0]), np.array([1])), samples=3, dropped=1).sizes  # sample 2 is left out on purpose
+(1, 1)
 >>> split.counts(np.array([0, 0, 1]), classes=2).tolist()
 [[1, 1], [1, 0]]
 >>> Split((np.array([0, 2]), np.array([2])), samples=3)
@@ -32,19 +34,23 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value: compare `sha256`
 class Split:
-    """The clients' sample indices, ascending within a client; together they use every sample exactly once."""
+    """The clients' sample indices, ascending within a client; together they use every sample exactly once.
+
+    All but `dropped` of them: how many are left out is said, so that none is left out by mistake.
+    """
 
     clients: tuple[Ints, ...]
     samples: int
     draws: int = 1
     moved: int = 0
     origin: str = ""
+    dropped: int = 0
 
     def __post_init__(self) -> None:
         own = tuple(np.sort(np.asarray(indices, dtype=np.int64)) for indices in self.clients)
         for indices in own:
             indices.flags.writeable = False
-        _check_partition(own, self.samples)
+        _check_partition(own, self.samples, self.dropped)
         object.__setattr__(self, "clients", own)
 
     @property
@@ -73,6 +79,7 @@ class Split:
             "moved": self.moved,
             "sha256": self.sha256,
             "clients": [indices.tolist() for indices in self.clients],
+            **({"dropped": self.dropped} if self.dropped else {}),
         }
         _write_atomically(Path(path), json.dumps(content) + "\n")
 
@@ -114,7 +121,7 @@ def heterogeneity(counts: npt.ArrayLike) -> float:
     return float(np.abs(table - expected).sum() / (2 * total))
 
 
-def _check_partition(clients: tuple[Ints, ...], samples: int) -> None:
+def _check_partition(clients: tuple[Ints, ...], samples: int, dropped: int) -> None:
     if not clients:
         raise UserError("the split has no clients; give it at least one")
     used = np.sort(np.concatenate(clients))
@@ -124,8 +131,11 @@ def _check_partition(clients: tuple[Ints, ...], samples: int) -> None:
         raise UserError(f"the split names sample {outside[0]} but the samples are 0 to {samples - 1}; correct it")
     if len(twice):
         raise UserError(f"the split gives sample {twice[0]} to more than one client; give every sample to exactly one")
-    if len(used) < samples:
-        raise UserError(f"the split uses {len(used)} of {samples} samples; give every sample to exactly one client")
+    if len(used) != samples - dropped:
+        left = f" and drops {dropped}" if dropped else ""
+        raise UserError(
+            f"the split uses {len(used)} of {samples} samples{left}; give every sample to exactly one client"
+        )
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -151,9 +161,11 @@ def _check_fields(content: dict[str, Any], path: str | Path) -> None:
         "samples": lambda v: _is_int64(v) and v >= 0,
         "draws": lambda v: _is_int64(v) and v >= 0,
         "moved": lambda v: _is_int64(v) and v >= 0,
+        "dropped": lambda v: _is_int64(v) and v >= 0,
         "sha256": lambda v: isinstance(v, str),
         "clients": lambda v: isinstance(v, list) and all(isinstance(c, list) and all(map(_is_int64, c)) for c in v),
     }
+    content.setdefault("dropped", 0)
     for name in sorted(valid.keys() | content.keys()):
         if name not in content or name not in valid or not valid[name](content[name]):
             problem = "no" if name not in content else "an unknown" if name not in valid else "a wrong"

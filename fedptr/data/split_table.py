@@ -23,7 +23,7 @@ def table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Ta
     shown = Table(title=Text(title), caption=Text(_caption(split, counts)), show_footer=True, box=SIMPLE_HEAD)
     shown.padding = 0  # one space between columns: 12 classes of thousands fit in 80
     shown.add_column("client", justify="right", footer="all", no_wrap=True)
-    shown.add_column("size", justify="right", footer=str(split.samples), no_wrap=True)
+    shown.add_column("size", justify="right", footer=str(sum(split.sizes)), no_wrap=True)
     fill = _columns if len(class_names) <= WIDEST else _largest
     fill(shown, counts, class_names)
     return shown

@@ -23,7 +23,7 @@ from fedptr.lock import StoppedError, locked
 from fedptr.report.page.find import find
 from fedptr.report.page.reproduced import tables as reproduced
 from fedptr.report.page.write import page
-from fedptr.reproduce import figures, tables
+from fedptr.reproduce import audited, figures, tables
 from fedptr.reproduce.outcome import Outcome, gather
 from fedptr.reproduce.queue import Board, look, work
 from fedptr.reproduce.recipe import Cell, Recipe, cells, load, names
@@ -44,11 +44,16 @@ def reproduce(args: argparse.Namespace) -> int:
         return splits(recipe, out)
     jobs = args.jobs or (1 if args.scale != "cpu" else cores())
     wanted = list(cells(recipe, args.scale, args.seeds, out))
+    plans = {cell.folder: cell.plan for cell in wanted}
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), shown(recipe, args.scale, args.seeds, wanted) as show:
-        board = look(wanted) if args.no_runs else work(wanted, jobs, show)
+    with locked(folder):
+        with shown(recipe, args.scale, args.seeds, wanted) as show:
+            board = look(plans) if args.no_runs else work(plans, jobs, show)
+        if recipe.kind == "audit" and not args.no_runs and not board.stopped:
+            audited.audits(recipe, args.scale, board, jobs, out)
     outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
+    outcome = audited.attacked(outcome) if recipe.kind == "audit" else outcome
     write(outcome, folder, out)
     Console().print(tables.live(outcome, board))
     print(f"table: {folder / 'table.md'} (also .tex, .csv and reproduce.json)\ncurves: {folder / 'curves.png'}")
@@ -69,16 +74,18 @@ def listing() -> int:
             name, recipe.title.partition(": ")[2] or recipe.title, str(len(recipe.rows) * len(recipe.columns))
         )
     Console().print(table)
-    print("`fedptr reproduce RECIPE --scale cpu --seeds 3`; Table 10 is the privacy audit's.")
+    print("`fedptr reproduce RECIPE --scale cpu --seeds 3`")
     return 0
 
 
 def write(outcome: Outcome, folder: Path, out: Path) -> None:
-    write_text(folder / "table.md", tables.markdown(outcome))
+    audit = outcome.recipe.kind == "audit"
+    more = "\n".join(["", *audited.details(outcome), ""]) if audit else ""
+    write_text(folder / "table.md", tables.markdown(outcome) + more)
     write_text(folder / "table.tex", tables.latex(outcome))
     write_text(folder / "table.csv", tables.sheet(outcome))
     write_text(folder / "reproduce.json", json.dumps(jsonable(outcome.jsonable(out)), indent=1) + "\n")
-    figures.plot(outcome, folder / "curves")
+    (audited if audit else figures).plot(outcome, folder / "curves")
     begun = [path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()]
     if begun:
         write_text(folder / "report.html", page(find(begun)[0], [], reproduced([folder])))

@@ -81,6 +81,7 @@ class Outcome:
         return {
             "recipe": self.recipe.name,
             "title": self.recipe.title,
+            "measure": self.recipe.measure,
             "scale": self.scale,
             "only": list(self.recipe.only),
             "reference": self.recipe.reference,

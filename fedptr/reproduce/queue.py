@@ -1,6 +1,6 @@
-"""Runs cells: each is a run folder of its own, so that whatever was finished or saved survives any kill.
+"""Runs plans: each has a run folder of its own, so that whatever was finished or saved survives any kill.
 
-One job at a time runs in this process. With more, every cell is a process of its own (`fedptr resume FOLDER`), which
+One job at a time runs in this process. With more, every run is a process of its own (`fedptr resume FOLDER`), which
 saves itself as any run does; this one only starts them and looks at how far their rounds.jsonl is.
 """
 
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
 from fedptr.lock import StoppedError, stoppable
 from fedptr.plan import Plan
-from fedptr.reproduce.recipe import Cell, fingerprint
+from fedptr.reproduce.recipe import fingerprint
 from fedptr.reproduce.splits import SIZES
 from fedptr.runner import load_plan, resume
 from fedptr.sealed import DamagedError, write_text
@@ -67,9 +67,9 @@ def units(plan: Plan) -> float:
     return gradients(plan, classes, plan.data.subset or classes * each)
 
 
-def work(cells: Sequence[Cell], jobs: int, show: Callable[[Board], None]) -> Board:
-    """Runs what is not finished, until it is asked to stop. A cell that fails does not stop the others."""
-    board = Board({cell.folder: cell.plan for cell in cells})
+def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None]) -> Board:
+    """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
+    board = Board(dict(plans))
     waiting = collections.deque(folder for folder, plan in board.plans.items() if not known(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
@@ -86,9 +86,9 @@ def work(cells: Sequence[Cell], jobs: int, show: Callable[[Board], None]) -> Boa
     return board
 
 
-def look(cells: Sequence[Cell]) -> Board:
+def look(plans: Mapping[Path, Plan]) -> Board:
     """What is finished already."""
-    board = Board({cell.folder: cell.plan for cell in cells})
+    board = Board(dict(plans))
     for folder, plan in board.plans.items():
         known(board, folder, plan)
     board.found = board.work[0]
@@ -100,7 +100,9 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
         result = finished(folder)
         there = load_plan(folder)
         if (fingerprint(there), there.run.seed) != (fingerprint(plan), plan.run.seed):
-            raise UserError(f"{folder} was run by another plan than its recipe now says; move it away, or use --out")
+            raise UserError(
+                f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
+            )
         board.done[folder] = result
         return True
     return False
@@ -114,7 +116,7 @@ def begin(plan: Plan, folder: Path) -> None:
 
 
 def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
-    """A finished cell is never gone on with, so its checkpoint is not needed; there may be hundreds of them."""
+    """A finished run is never gone on with, so its checkpoint is not needed; there may be hundreds of them."""
     board.done[folder] = result
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 

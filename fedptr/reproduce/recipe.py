@@ -44,6 +44,7 @@ class Row:
     label: str
     set: Mapping[str, Any]
     paper: tuple[float | None, ...]
+    attack: str = ""  # of an audit: which of its attacks the row is about
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Recipe:
     name: str
     title: str
     about: str
-    kind: str  # table, curves or splits
+    kind: str  # table, curves, splits or audit
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     reference: str  # the column that gaps are measured against
@@ -59,6 +60,19 @@ class Recipe:
     first_seed: int = 0
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
+    audit: Mapping[str, Any] = field(default_factory=dict)  # for kind audit: shadows by scale
+
+    @property
+    def measure(self) -> str:
+        """What the numbers are."""
+        if self.kind == "audit":
+            return "Accuracy of the attack (%), threshold calibrated on one half and scored on the other"
+        return "Accuracy (%), mean of the last five rounds"
+
+    @property
+    def highest(self) -> str:
+        """What the column with the highest number is."""
+        return "gives away most" if self.kind == "audit" else "best"
 
     def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
         return check(self.tables(row, column, scale, seed))
@@ -133,7 +147,13 @@ def load(name: str) -> Recipe:
     raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     columns = tuple(Column(column["name"], column.get("set", {})) for column in raw.get("columns", ()))
     rows = tuple(
-        Row(tuple(row["tags"]), row.get("label") or label(row["tags"]), row.get("set", {}), numbers(row, columns))
+        Row(
+            tuple(row["tags"]),
+            row.get("label") or label(row["tags"]),
+            row.get("set", {}),
+            numbers(row, columns),
+            row.get("attack", ""),
+        )
         for row in raw["rows"]
     )
     return Recipe(
@@ -147,6 +167,7 @@ def load(name: str) -> Recipe:
         tuple(raw.get("plots", ())),
         raw.get("first_seed", 0),
         raw.get("scales", {}),
+        audit=raw.get("audit", {}),
     )
 
 

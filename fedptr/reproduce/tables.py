@@ -45,14 +45,14 @@ def markdown(outcome: Outcome) -> str:
     recipe = outcome.recipe
     of = f"mean ± 95 % CI of {outcome.seeds} seeds" if outcome.seeds > 1 else "one seed"
     lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", *about_scale(outcome), ""]
-    lines += [f"## Accuracy (%), mean of the last five rounds, {of}; the paper's in brackets", ""]
+    lines += [f"## {recipe.measure}, {of}; the paper's in brackets", ""]
     names = [column.name for column in recipe.columns]
     lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
     for row in recipe.rows:
         cells = [with_paper(number(result), result.paper) for result in across(outcome, row)]
         lines.append(bar([row.label, *cells]))
     lines += ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
-    lines += [bar(["", *names, "order (ρ)", "best"]), bar(["---", *["---:"] * len(names), "---:", "---"])]
+    lines += [bar(["", *names, "order (ρ)", recipe.highest]), bar(["---", *["---:"] * len(names), "---:", "---"])]
     for row in recipe.rows:
         lines.append(
             bar([row.label, *(judged(outcome, row, column) for column in recipe.columns), *ranked(outcome, row)])

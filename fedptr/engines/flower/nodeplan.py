@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
     """The node's dataset, and which of its training samples are the node's; None = all."""
     data = plan.data
     if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():
-        data = DataPlan(str(plan.folder / data.name), data.dir, data.subset, data.subset_test, data.seed)
+        data = replace(data, name=str(plan.folder / data.name))
     dataset = load_data(data)
     if not plan.node.split:
         return dataset, None

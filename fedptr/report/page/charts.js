@@ -140,6 +140,33 @@ const figures = {
     [["cos_aux", "auxiliary (projected step)", "#d55e00", "solid"], ["cos_local", "local step", "#0072b2", "dash"]],
     "How well a step foretells the global one: 1 is the same direction; mean over clients."),
 
+  // A rate of zero has no place on a logarithmic axis: the curve begins where there is something.
+  roc(group, state, look) {
+    const { curves } = group.audits[state.audit], all = curves.flatMap((one) => [...one.fpr, ...one.tpr]);
+    const least = Math.min(1, ...all.filter((value) => value > 0));
+    const data = curves.map((one, k) => ({
+      x: one.fpr, y: one.tpr.map((value) => value || null), name: literal(one.name), type: "scatter", mode: "lines",
+      line: { color: LAYERS[k % LAYERS.length], width: 2, shape: "hv", dash: DASHES[Math.floor(k / LAYERS.length) % 5] },
+      hovertemplate: "%{fullData.name}<br>FPR %{x:.3~g}: TPR %{y:.3~g}<extra></extra>",
+    }));
+    data.push({ x: [least, 1], y: [least, 1], name: "chance", type: "scatter", mode: "lines", hoverinfo: "skip",
+      line: { color: look.ink, width: 1, dash: "dash" } });
+    const axis = (title) => ({ title, type: "log", range: [Math.log10(least), 0.02], dtick: 1, exponentformat: "power" });
+    return { title: "Membership inference: ROC", data,
+      words: "Left is what matters: members found with few false alarms. On the dashed line an attack knows nothing.",
+      layout: { showlegend: true, xaxis: axis("false-positive rate"), yaxis: axis("true-positive rate") } };
+  },
+
+  auxiliary(group, state) {
+    const { series } = group.audits[state.audit], colours = { real: "#d55e00", noise: "#0072b2" };
+    const data = series.filter((one) => one.y.some((value) => value !== null)).map((one, k) =>
+      trace(one.x, one.y, one.name, colours[one.init], DASHES[k % 3]));
+    return { title: "If an auxiliary set left its owner", data,
+      words: "By the distance to the set alone; 0.5 is chance. Sets never leave their owner in FedPTR.",
+      layout: { showlegend: true, xaxis: { title: "communication round" },
+        yaxis: { title: "AUC, or part of the images", range: [0, 1.03] } } };
+  },
+
   distances(group, state) {
     const view = group.views[state.run];
     const [low, high] = range((view.distances || []).map((row) => row.filter((value) => value)));

@@ -12,7 +12,7 @@ from typing import Any
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.errors import UserError
-from fedptr.folder import CHECKPOINTS
+from fedptr.folder import AUDIT, CHECKPOINTS
 from fedptr.history import NAME as ROUNDS
 from fedptr.history import Record
 from fedptr.plan import Plan
@@ -71,7 +71,7 @@ def find(folders: Sequence[Path]) -> tuple[list[Found], list[str]]:
 
 def walk(folder: Path) -> Iterator[Path]:
     for place, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if name != CHECKPOINTS)
+        below[:] = sorted(name for name in below if name not in (AUDIT, CHECKPOINTS))
         if PLAN in files and ROUNDS in files:
             yield Path(place)
 

@@ -16,7 +16,7 @@ from fedptr.report.page.find import Found
 # What changes neither a result nor its cost, and the seeds, over which means are taken.
 ASIDE = {
     "run.seed", "split.seed", "data.seed", "run.checkpoint_every", "data.dir", "machine.memory_check",
-    "machine.client_memory", "output.pictures", *(f"machine.{name}" for name in ENGINE),
+    "machine.client_memory", "output.pictures", "output.sets", *(f"machine.{name}" for name in ENGINE),
 }  # fmt: skip
 DESCRIBED = {"data.name", "data.subset", "split.kind", "split.clients", "run.participation", "run.rounds"}
 Settings = dict[str, Any]

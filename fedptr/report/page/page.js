@@ -2,7 +2,7 @@
 // What the page does: charts are drawn when they come into sight, and again when something is chosen.
 
 const groups = JSON.parse(document.getElementById("data").textContent);
-const states = groups.map(() => ({ x: "rounds", cost: "seconds", hidden: new Set(), split: 0, run: 0 }));
+const states = groups.map(() => ({ x: "rounds", cost: "seconds", hidden: new Set(), split: 0, run: 0, audit: 0 }));
 const report = { drawn: 0, first: null, errors: [] }; // for tests
 window.report = report;
 window.addEventListener("error", (event) => report.errors.push(event.message));

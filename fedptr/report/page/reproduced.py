@@ -67,11 +67,12 @@ def section(data: Table) -> str:
         + "</tr>"
         for row in rows
     )
+    measure = str(data.get("measure", "Accuracy (%), mean of the last five rounds"))
     several = f"mean ± 95 % confidence interval of up to {seeds} seeds" if seeds > 1 else "one seed"
     return (
         f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{reduced(data)}'
         f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        f'<p class="small">Accuracy in %, mean of the last five rounds, {several}; below it the paper’s number, our '
+        f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, our '
         f"gap to {escape(data['reference'])} with the paper’s in brackets, and a verdict on the gap. "
         f"{escape('; '.join(f'{name}: {words}' for name, words in WORDS.items()))}.</p></section>"
     )

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import fedptr
-from fedptr.report.page import reproduced, tables
+from fedptr.report.page import audits, reproduced, tables
 from fedptr.report.page import series as figures
 from fedptr.report.page.find import Found
 from fedptr.report.page.group import Group, Series, group, text_of
@@ -31,6 +31,7 @@ def page(runs: Sequence[Found], problems: Sequence[str], reproductions: Sequence
     groups = group(runs)
     data = [described(one, look) for look in [styles(groups)] for one in groups]
     spend(data, BUDGET)
+    audited = [audit_part(one, about) for one, about in zip(groups, data, strict=True)]
     scripts = {name: asset(f"{name}.js") for name in ("theme", "charts", "page")}
     from plotly.offline import get_plotlyjs
 
@@ -38,7 +39,7 @@ def page(runs: Sequence[Found], problems: Sequence[str], reproductions: Sequence
     body = "".join([
         header(runs, groups, problems),
         *map(reproduced.section, reproductions),
-        *(section(i, one, about) for i, (one, about) in enumerate(zip(groups, data, strict=True))),
+        *(section(i, *parts) for i, parts in enumerate(zip(groups, data, audited, strict=True))),
         provenance(groups),
         f'<script type="application/json" id="data">{embedded(data)}</script>',
         *(script(scripts[name]) for name in ("plotly", "charts", "page")),
@@ -83,6 +84,7 @@ def described(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "splits": found,
         "problems": problems,
         "views": views(one),
+        "audits": [],
     }
 
 
@@ -154,7 +156,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def section(i: int, one: Group, about: dict[str, Any]) -> str:
+def section(i: int, one: Group, about: dict[str, Any], audited: str) -> str:
     """A group: its table, its switches, and places where its charts will be drawn."""
     parts = [f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2>']
     if about["series"]:
@@ -169,7 +171,7 @@ def section(i: int, one: Group, about: dict[str, Any]) -> str:
             switch(f"cost{i}", "cost", "cost", {"seconds": "seconds", "mb": "MB sent"}),
             charts("cost", "phases"),
         ]
-    parts += [split_part(about), view_part(about), "</section>"]
+    parts += [split_part(about), view_part(about), audited, "</section>"]
     return "".join(parts)
 
 
@@ -236,6 +238,16 @@ def view_part(about: dict[str, Any]) -> str:
         "large; make a report of fewer runs.</p>"
         f"{charts('matching', 'beta', 'cosines', 'distances', first=pictures)}"
     )
+
+
+def audit_part(one: Group, about: dict[str, Any]) -> str:
+    """The group's audits, whose curves become a part of its data."""
+    found, problems = audits.audits(one)
+    about["audits"] = audits.drawn(found)
+    kinds = {"roc": "curves", "auxiliary": "series"}
+    shown = [kind for kind, name in kinds.items() if any(audit[name] for audit in about["audits"])]
+    menu = choice("audit", [audit["label"] for audit in about["audits"]])
+    return audits.part(found, problems, menu + charts(*shown) if shown else "")
 
 
 def provenance(groups: Sequence[Group]) -> str:

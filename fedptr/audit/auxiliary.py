@@ -1,0 +1,136 @@
+"""The audit of FedPTR's auxiliary sets: what would follow if one left its owner, which FedPTR never lets it do.
+
+The run is repeated twice, keeping all sets over the rounds: with sets that start from own samples and with sets that
+start from noise (on a server from noise only). The one that starts as the run's own did has the same weights, to the
+last bit, which is checked. Then, for every owner and class, three questions after every kept round:
+
+    closer    is an auxiliary image nearer to the owner's samples than to as many held-out ones of its class?
+    members   can the owner's samples be told from held-out ones by their distance to the set?
+    starts    can those samples be told that a real-initialised set began as copies of? Of noise, as a control
+
+Half is chance. Being nearest is the only attack here: a stronger one may do better.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedptr import sets
+from fedptr.audit import pairs
+from fedptr.audit.metrics import ENOUGH, measure
+from fedptr.audit.neighbours import Group, Near, groups, near, started_from
+from fedptr.audit.roc import Flags, Floats
+from fedptr.audit.shadows import SPLIT, Job, generator, train
+from fedptr.audit.target import Target
+from fedptr.data.progress import notice
+from fedptr.errors import UserError
+from fedptr.plan import OutputPlan, Plan
+from fedptr.task import State
+from fedptr.trajectory import Trajectory
+
+KEPT = 5  # rounds, about, besides the first
+FOLDER = "auxiliary"
+LEAVES = "An auxiliary set never leaves its owner in FedPTR; these numbers say what would follow if it did."
+Result = dict[str, Any]
+Sets = dict[int, dict[str, State]]  # round -> owner -> X and y
+
+
+def check(plan: Plan) -> None:
+    """Whether there is anything to audit."""
+    if not isinstance(plan.method, Trajectory) or not getattr(plan.method, "active", True):
+        raise UserError(f"this run of {plan.method.name} has no auxiliary data; leave auxiliary out of --attack")
+
+
+def starts(plan: Plan) -> tuple[str, ...]:
+    """How the method's sets can begin."""
+    return typing.get_args(typing.get_type_hints(type(plan.method))["init"])
+
+
+def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
+    every = -(-run.plan.run.rounds // KEPT)
+    wanted = {place / FOLDER / init: repeated(run, init, every) for init in starts(run.plan)}
+    board = train(wanted, jobs, "auxiliary run")
+    kept = {folder.name: sets.load(folder) for folder in wanted}
+    own = run.plan.method.init  # type: ignore[attr-defined]
+    same = board.done[place / FOLDER / own][0]["weights_sha256"] == run.summary["weights_sha256"]
+    if not same:
+        notice(f"note: repeated here, the run has other weights than {run.folder}; the sets may differ a little too")
+    owners = sorted({owner for rounds in kept.values() for state in rounds.values() for owner in state})
+    found = groups(run, owners, generator(seed, FOLDER))
+    if not found:
+        raise UserError("no class that an owner has samples of is held out, so there is nothing to compare with")
+    began = beginnings(run, found, kept.get("real", {}))
+    return {
+        "note": LEAVES,
+        "owners": owners,
+        "init": own,
+        "repeats_the_run": same,
+        "series": {
+            init: [asked(run, found, began, t, state, seed) for t, state in rounds.items()]
+            for init, rounds in kept.items()
+        },
+        "pairs": {init: pairs.save(run, found, rounds, place / f"pairs-{init}.png") for init, rounds in kept.items()},
+    }
+
+
+def repeated(run: Target, init: str, every: int) -> Job:
+    """The run once more, with sets that start like this, all of which are kept now and then."""
+    plan = replace(
+        run.plan,
+        method=replace(run.plan.method, init=init),  # type: ignore[call-arg]
+        split=replace(run.plan.split, file=SPLIT),
+        machine=replace(run.plan.machine, engine="local", ray_address="", workers=0),
+        output=OutputPlan(pictures=0, sets=every),
+    )
+    return Job(plan, run.split)
+
+
+def beginnings(run: Target, found: list[Group], rounds: Sets) -> list[Flags]:
+    """Of every group, which own samples its real-initialised set began as copies of."""
+    first: dict[str, State] = {}
+    for state in reversed(rounds.values()):
+        first |= state
+    return [
+        started_from(run, group, first[group.owner]) if group.owner in first else np.zeros(len(group.own), dtype=bool)
+        for group in found
+    ]
+
+
+def asked(run: Target, found: list[Group], began: list[Flags], t: int, state: dict[str, State], seed: int) -> Result:
+    """The three questions after one round."""
+    here = [(g, b, near(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state]
+    rng = generator(seed, FOLDER, t)
+    closer = np.concatenate([np.where(n.to_own == n.to_held, 0.5, n.to_own < n.to_held) for _, _, n in here])
+    means = [closer[rng.integers(len(closer), size=len(closer))].mean() for _ in range(500)]
+    return {
+        "round": t,
+        "images": len(closer),
+        "distance_own": float(np.median(np.concatenate([n.to_own for _, _, n in here]))),
+        "distance_held": float(np.median(np.concatenate([n.to_held for _, _, n in here]))),
+        "closer": float(closer.mean()),
+        "closer_ci95": np.quantile(means, [0.025, 0.975]).tolist(),
+        "members": attack([(n.of_own[: g.n], n.of_held[: g.n]) for g, _, n in here], rng),
+        "starts": attack([both(n, b, g.n) for g, b, n in here], rng),
+    }
+
+
+def both(found: Near, began: Flags, n: int) -> tuple[Floats, Floats]:
+    """The samples a set began with, and as many held-out ones of the class."""
+    few = min(int(began.sum()), n)
+    return found.of_own[began][:few], found.of_held[:few]
+
+
+def attack(sides: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Result | None:
+    """Members and non-members by their distance to the set; None where there are too few."""
+    own, held = (np.concatenate(side) for side in zip(*sides, strict=True))
+    if len(own) < ENOUGH:
+        return None
+    member = np.arange(len(own) + len(held)) < len(own)
+    found = measure(-np.concatenate([own, held]), member, rng, draws=200)
+    del found["roc"]
+    return found

@@ -1,0 +1,45 @@
+"""What an audit is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedptr.audit.lira import MANY, Variance
+from fedptr.audit.shadows import Trainer
+from fedptr.errors import UserError
+from fedptr.settings import unknown
+
+ATTACKS = ("loss", "lira", "auxiliary")
+FEW = 8  # shadows, below which LiRA is hardly more than noise
+
+
+@dataclass(frozen=True)
+class Options:
+    attacks: tuple[str, ...] = ("loss", "lira")
+    target: Literal["whole", "half"] = "whole"
+    shadows: int = 16
+    trainer: Trainer = "federated"
+    variance: Literal["auto", "shared", "example"] = "auto"
+    flip: bool = False
+    examples: int = 0
+    seed: int = 0
+    jobs: int = 0
+    shadows_dir: Path | None = None  # where shadows are kept that several runs share
+
+    def __post_init__(self) -> None:
+        for name in self.attacks:
+            if name not in ATTACKS:
+                raise unknown(f"--attack {name}", name, ATTACKS, "an attack")
+        if self.shadows < 2 or self.shadows % 2:
+            raise UserError(
+                f"--shadows must be an even number of at least 2, not {self.shadows}: every second has the other half"
+            )
+        for name, value in (("examples", self.examples), ("seed", self.seed), ("jobs", self.jobs)):
+            if value < 0:
+                raise UserError(f"--{name} must be at least 0, not {value}")
+
+    @property
+    def sigma(self) -> Variance:
+        return ("example" if self.shadows >= MANY else "shared") if self.variance == "auto" else self.variance

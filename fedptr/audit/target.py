@@ -1,0 +1,110 @@
+"""A finished run as an auditor sees it: its plan, its split, its final model, and the pool its samples are from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse
+from torch import Tensor
+
+from fedptr import samples
+from fedptr.audit.scores import cross_entropy, logits, phi
+from fedptr.data.dataset import Dataset
+from fedptr.data.split import Ints, Split
+from fedptr.errors import UserError
+from fedptr.experiment import choose_device, load_data, make_task
+from fedptr.federation import Run
+from fedptr.history import Record
+from fedptr.plan import Plan
+from fedptr.runner import load_plan
+from fedptr.samples import Samples
+from fedptr.sealed import DamagedError
+from fedptr.speed import cores
+from fedptr.states import States
+from fedptr.summary import finished, weights_sha256
+from fedptr.task import Classification, State
+
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    folder: Path
+    plan: Plan
+    summary: Record
+    split: Split
+    dataset: Dataset  # with the pool as its training images
+    pool: Samples
+    task: Classification
+    model: Run
+
+    @property
+    def labels(self) -> Ints:
+        return np.asarray(self.dataset.train_y)
+
+    def phi(self, rows: Ints, flip: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """φ of these samples of the pool by this model; with `flip` the mean of the image's and its mirror image's."""
+        data = self.pool.part(torch.tensor(rows))
+        queries = [phi(z, data.labels) for z in self.logits(data, flip)]
+        return np.asarray(torch.stack(queries).mean(0))
+
+    def losses(self, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        data = self.pool.part(torch.tensor(rows))
+        (z,) = self.logits(data, False)
+        return np.asarray(cross_entropy(z, data.labels))
+
+    def logits(self, data: Samples, flip: bool) -> list[Tensor]:
+        buffers = self.model.server.get("buffers")
+        return [logits(self.task, self.model.w, data, buffers, mirrored) for mirrored in (False, True)[: 1 + flip]]
+
+
+def load(folder: Path) -> Target:
+    """Whatever keeps a folder from being audited is said in one sentence."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; name the folder of a finished run")
+    plan = load_plan(folder)
+    try:
+        summary, _ = finished(folder)
+    except DamagedError as error:
+        raise UserError(f"{error}; finish it with `fedptr resume {folder}`, then audit it") from None
+    if not (folder / "split.json").is_file():
+        raise UserError(f"{folder} has no split.json, so nobody knows here whose data it was; audit where it was run")
+    split = Split.load(folder / "split.json")
+    if split.sha256 != summary.get("split_sha256"):
+        raise UserError(f"{folder / 'split.json'} is not the split of this run; take back the one it was run with")
+    device = choose_device(plan.machine.device)
+    torch.set_num_threads(plan.machine.threads or cores())
+    dataset = load_data(replace(plan.data, pool="all"))
+    expected = len(dataset.train_y) - (0 if plan.data.pool == "all" else len(dataset.test_y))
+    if split.samples != expected:
+        raise UserError(f"{folder} was trained on other data: {split.samples} samples, and here are {expected}")
+    pool, _ = samples.of(dataset, device)
+    task = make_task(plan, dataset, device)
+    return Target(folder, plan, summary, split, dataset, pool, task, model(folder, task, summary))
+
+
+def model(folder: Path, task: Classification, summary: Record) -> Run:
+    """The final global model of a run folder, checked against the checksum in its summary."""
+    path = folder / WEIGHTS
+    try:
+        tensors = parse(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); run its plan again to have it") from None
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}); run its plan again") from None
+    state: State = {"x": task.init()}
+    expected = {**task.parameters(state["x"]), **task.unpack_buffers(None)}
+    if {name: value.shape for name, value in tensors.items()} != {name: v.shape for name, v in expected.items()}:
+        raise UserError(f"{path} is of another model than the plan beside it; run the plan again")
+    here = {name: value.to(task.device) for name, value in tensors.items()}
+    state["x"] = torch.cat([here[layer.name].reshape(-1) for layer in task.layers])
+    if task.initial_buffers() is not None:
+        state["buffers"] = task.pack_buffers(here)
+    run = Run(summary["rounds"], state, States())
+    if weights_sha256(run) != summary["weights_sha256"]:
+        raise UserError(f"{path} is not the model of this run: its sha256 does not fit; run the plan again")
+    return run

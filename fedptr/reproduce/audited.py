@@ -1,0 +1,93 @@
+"""Table 10: the runs of a recipe are audited, and its numbers are the attacks' accuracies instead of the models'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedptr.audit import figure, result
+from fedptr.audit import table as audit_table
+from fedptr.audit.options import Options
+from fedptr.audit.run import audit
+from fedptr.audit.table import HEADINGS
+from fedptr.data.progress import notice
+from fedptr.errors import ClientError, UserError
+from fedptr.folder import AUDIT
+from fedptr.reproduce.outcome import Outcome, Result
+from fedptr.reproduce.queue import Board
+from fedptr.reproduce.recipe import Recipe
+from fedptr.reproduce.tables import duration
+
+
+def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> None:
+    """Audits every finished run. Shadows are shared by all runs that can share them."""
+    options = Options(shadows=recipe.audit["shadows"][scale], jobs=jobs, shadows_dir=out / AUDIT)
+    for number, folder in enumerate(sorted(board.done), 1):
+        notice(f"audit {number} of {len(board.done)}: {folder.parent.name} {folder.name}")
+        try:
+            audit(folder, options)
+        except (ClientError, UserError) as error:
+            board.failed[folder] = str(error)
+            del board.done[folder]
+
+
+def attacked(outcome: Outcome) -> Outcome:
+    """The same outcome with every row's attack in place of the accuracy; a run that is not audited does not count."""
+    for found in outcome.results.values():
+        for folder in found.folders:
+            seed = int(folder.name.removeprefix("seed"))
+            if seed not in found.runs:
+                continue
+            summary, rounds = found.runs.pop(seed)
+            audit = result.read(folder / AUDIT) if (folder / AUDIT / result.NAME).exists() else {"attacks": {}}
+            if numbers := audit["attacks"].get(found.row.attack):
+                told = {"accuracy": numbers["accuracy"], "model": summary["accuracy"], "audit": audit}
+                found.runs[seed] = {**summary, **told}, rounds
+    return outcome
+
+
+def details(outcome: Outcome) -> list[str]:
+    """Every audit with its intervals, beside the accuracy of the model itself: who learned less can give away less."""
+    lines = ["## Every audit; intervals are over examples (bootstrap)", ""]
+    lines += [f"| method | seed | model's accuracy % | attack | {' | '.join(HEADINGS)} |"]
+    lines += ["|---" * 2 + "|---:|---" + "|---:" * len(HEADINGS) + "|"]
+    for column in outcome.recipe.columns:
+        runs = outcome.at(outcome.recipe.rows[0], column).runs
+        for seed, (summary, _) in sorted(runs.items()):
+            first = [column.name, str(seed), f"{100 * summary['model']:.2f}"]
+            lines += [f"| {' | '.join([*first, *row])} |" for row in audit_table.rows(summary["audit"])]
+    return [*lines, "", *shadows(outcome)]
+
+
+def shadows(outcome: Outcome) -> list[str]:
+    """What they cost; a method's seeds share them."""
+    row, costs = outcome.recipe.rows[-1], []
+    for column in outcome.recipe.columns:
+        for summary, _ in list(outcome.at(row, column).runs.values())[:1]:
+            numbers = summary["audit"]["attacks"][row.attack]
+            if "shadows" in numbers:
+                costs.append(f"{column.name} {numbers['shadows']} in {duration(numbers['shadow_seconds'])}")
+    return [f"Shadows, shared by the seeds of a method, one after another: {', '.join(costs)}."] if costs else []
+
+
+def plot(outcome: Outcome, path: Path) -> None:
+    """A panel for each attack, a curve for each method: the mean over seeds."""
+    panels = {
+        row.label: {
+            column.name: mean(found) for column in outcome.recipe.columns if (found := outcome.at(row, column)).runs
+        }
+        for row in outcome.recipe.rows
+    }
+    known = {label: curves for label, curves in panels.items() if curves}
+    if known:
+        figure.plot(known, f"{outcome.recipe.title} (scale {outcome.scale})", path)
+
+
+def mean(found: Result) -> dict[str, list[float]]:
+    """Of the seeds' TPR at the first one's false-positive rates."""
+    curves = [summary["audit"]["attacks"][found.row.attack]["roc"] for summary, _ in found.runs.values()]
+    grid = np.array(curves[0]["fpr"])
+    at = [np.searchsorted(curve["fpr"], grid, side="right") - 1 for curve in curves]
+    tpr = [np.where(place < 0, 0.0, np.array(curve["tpr"])[place]) for place, curve in zip(at, curves, strict=True)]
+    return {"fpr": grid.tolist(), "tpr": np.mean(tpr, axis=0).tolist()}
