@@ -97,13 +97,12 @@ class Plan:
         """The same without what changes no result."""
         tables = self.tables()
         del tables["output"]
-        if not (self.privacy.clip or self.privacy.secure):  # runs of before it existed are the same runs
-            del tables["privacy"]
         for name in ENGINE:
             del tables["machine"][name]
-        for section, name, default in LATER:
-            if tables[section][name] == default:
+        for section, name in LATER:
+            if tables[section][name] == getattr(getattr(Plan(), section), name):
                 del tables[section][name]
+        tables = {section: table for section, table in tables.items() if table}
         return tomli_w.dumps(tables)
 
     def tables(self) -> Tables:
@@ -114,7 +113,7 @@ class Plan:
 
 ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
 # Settings that came later: where they have their default, a run that was begun before them goes on.
-LATER = (("data", "pool", "train"),)
+LATER = (("data", "pool"), *(("privacy", f.name) for f in fields(Privacy)))
 SECTIONS = {f.name: f for f in fields(Plan)}
 
 

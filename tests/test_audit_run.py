@@ -393,4 +393,4 @@ def test_runs_begun_before_a_setting_came_go_on() -> None:
     usual, pooled = Plan(), check({"data": {"pool": "all"}})
     assert "pool" not in usual.decisive()
     assert "pool" in pooled.decisive()
-    assert all(usual.tables()[section][name] == default for section, name, default in LATER)
+    assert all(usual.tables()[section][name] == Plan().tables()[section][name] for section, name in LATER)
