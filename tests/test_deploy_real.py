@@ -35,6 +35,7 @@ from fedptr.summary import finished, weights_sha256
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)
 
+pytestmark = pytest.mark.xdist_group("federation")  # a second one beside it would slow both
 TABLES: dict[str, Any] = {
     "run": {"rounds": 3, "on_failure": "drop"},
     "data": {"subset": 120},
