@@ -15,6 +15,7 @@ from fedptr import checkpoint, cli, pictures
 from fedptr.data.dataset import Dataset
 from fedptr.federation import Run
 from fedptr.plan import OutputPlan, Plan
+from fedptr.privacy import Privacy
 from fedptr.states import States
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
@@ -107,7 +108,9 @@ def test_what_is_output_does_not_decide_a_run() -> None:
     plan, other = Plan(), Plan(output=OutputPlan(pictures=3))
     assert plan.toml() != other.toml()
     assert plan.decisive() == other.decisive()
-    assert set(tomllib.loads(plan.toml())) - set(tomllib.loads(plan.decisive())) == {"output"}
+    # Privacy came later: where it is off, runs of before it are the same runs.
+    assert set(tomllib.loads(plan.toml())) - set(tomllib.loads(plan.decisive())) == {"output", "privacy"}
+    assert Plan(privacy=Privacy(clip=1.0)).decisive() != plan.decisive()
 
 
 def test_methods_without_auxiliary_images_leave_no_folder(tmp_path: Path) -> None:
