@@ -59,7 +59,8 @@ def plan_for(name: str, clients: int = 3, **run: Any) -> Plan:
 
 def in_process(plan: Plan) -> list[Run]:
     e = prepare(plan)
-    return list(federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults))
+    asked = (e.test, plan.run, plan.local, plan.faults)
+    return list(federate(plan.method, e.task, e.clients, *asked, privacy=plan.privacy))
 
 
 def moving(runs: list[Run]) -> str:
@@ -99,11 +100,9 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
     assert done.wait(SLOW) == 0, three.log("command")
     open_ = planning.check({**tables, "privacy": privacy})
-    e = prepare(open_)
-    asked = (e.test, open_.run, open_.local, open_.faults, None, None, None, open_.privacy)
-    runs = list(federate(open_.method, e.task, e.clients, *asked))
+    runs = in_process(open_)
     found = safetensors.torch.load_file(three.run / "weights.safetensors")
-    for name, value in e.task.parameters(runs[-1].w).items():
+    for name, value in prepare(open_).task.parameters(runs[-1].w).items():
         assert torch.allclose(found[name], value, atol=1e-4)
     moving(runs)
     records = [json.loads(line) for line in (three.run / "rounds.jsonl").read_text().splitlines()]

@@ -48,7 +48,8 @@ def plan_for(name: str = "scaffold", **run: Any) -> Plan:
 
 def in_process(plan: Plan) -> list[Run]:
     e = prepare(plan)
-    return list(federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults))
+    asked = (e.test, plan.run, plan.local, plan.faults)
+    return list(federate(plan.method, e.task, e.clients, *asked, privacy=plan.privacy))
 
 
 class Lab:

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import FitIns, Parameters, parameters_to_ndarrays
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
 from fedptr.engines.flower.courier import Courier
 from fedptr.engines.flower.masked import RECORD
@@ -66,7 +67,7 @@ def collect(courier: Courier, orders: Mapping[int, Parcel], shapes: list[tuple[i
         modulus_range=MODULUS,
     )
     state, found = module.WorkflowState(), list[Any]()
-    context = around(list(orders), str(first["round"] + 1), found)
+    context = around(list(orders), int(first["round"]) + 1, found)
     stages = ("setup_stage", "share_keys_stage", "collect_masked_vectors_stage", "unmask_stage")
     for name in stages:
         try:
@@ -87,7 +88,7 @@ def reasons(failures: Mapping[int, str]) -> str:
     return "; ".join(failures.values()) or "no node failed"
 
 
-def around(nodes: list[int], group: str, found: list[Any]) -> Any:
+def around(nodes: list[int], number: int, found: list[Any]) -> Any:
     """What Flower's workflow expects around it: a strategy that chooses these nodes and takes the mean."""
 
     class Strategy:
@@ -98,11 +99,8 @@ def around(nodes: list[int], group: str, found: list[Any]) -> Any:
             found.extend(parameters_to_ndarrays(results[0][1].parameters))
             return None, {}
 
-    from flwr.app import ArrayRecord, ConfigRecord
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
-
     records = SimpleNamespace(
-        config_records={MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: int(group)})},
+        config_records={MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: number})},
         array_records={MAIN_PARAMS_RECORD: ArrayRecord()},
     )
     manager = SimpleNamespace(num_available=lambda: len(nodes))
