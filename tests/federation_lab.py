@@ -91,6 +91,18 @@ class Federation3:
             os.kill(process.pid, number)
         process.wait(30)
 
+    @contextlib.contextmanager
+    def frozen(self, what: str) -> Iterator[None]:
+        """A node whose worker computes nothing for a while; its connection stays."""
+        below = descendants(self.processes[what].pid)
+        workers = [pid for pid in below if b"flower.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert workers
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in workers:
+                os.kill(pid, number)
+            if number == signal.SIGSTOP:
+                yield
+
     def begin(self) -> subprocess.Popen[bytes]:
         """`fedptr deploy run`, in the background."""
         return self.command("deploy", "run", str(self.server))

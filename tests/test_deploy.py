@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import stat
 import subprocess
@@ -93,6 +94,15 @@ def run_folder(folder: Path, tmp_path: Path, rules: str = "", register: dict[str
         nodes = f'[flower]\nnodes = "{tmp_path / "nodes.json"}"\n'
     (out / "deploy.toml").write_text(f"[deploy]\nmin_nodes = 2\npoll = 0.01\npatience = 0.3\n{rules}\n{nodes}")
     return out
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_units_are_sound(folder: Path) -> None:
+    for unit in folder.glob("*/**/*.service"):
+        text = unit.read_text().replace(f"/opt/fedptr/{unit.parent.name}", str(unit.parent))  # where nodes put it
+        unit.write_text(text)
+        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_private_keys_are_private_and_everything_is_there(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
 
 
 def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -> None:
-    """Three nodes of four; one is killed and comes back, the fourth joins, the server is killed: the run goes on."""
+    """One of three is killed and comes back, a fourth joins, one is late, the server is killed: the run goes on."""
     plan = plan_for("scaffold", clients=4, rounds=500)
     rules = {"min_nodes": 2, "min_replies": 2, "round_timeout": 20.0, "patience": 120.0}
     with federation(tmp_path / "f", plan, prepare(plan).split, **rules) as lab:
@@ -126,6 +126,11 @@ def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -
         lab.start_node("c")
         lab.start_node("d")
         until(lambda: 3 in lab.rounds()[-1]["cohort"] and "dropped" not in lab.rounds()[-1], "all four nodes")
+        with lab.frozen("b"):
+            until(lambda: "b did not answer" in str(lab.rounds()[-1].get("dropped")), "a round without the late node b")
+            until(lambda: "b is busy" in str(lab.rounds()[-1].get("dropped")), "a round that does not ask node b")
+        until(lambda: any("late" in record for record in lab.rounds()), "node b's late reply")
+        until(lambda: "dropped" not in lab.rounds()[-1], "all four nodes again")
         lab.kill("superlink")
         lab.kill("command")
         before = len(lab.rounds())

@@ -148,7 +148,8 @@ def test_a_node_that_is_lost_is_named_and_taken_back(tmp_path: Path) -> None:
     grid.change = change
     lab.serve(grid)
     records = lab.records()
-    assert [record.get("dropped") for record in records] == [None, {"2": "is offline"}, {"2": "is offline"}, None]
+    gone = {"2": "client 2 is offline"}
+    assert [record.get("dropped") for record in records] == [None, gone, gone, None]
     assert [len(record["clients"]) for record in records] == [3, 2, 2, 3]
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster as docs/ray.md has it made, of two machines that are both this one; one of them is lost in the middle."""
+"""A Ray cluster as docs/ray.md has it made, of two machines that are both this one; one is lost in the middle."""
 
 from __future__ import annotations
 

@@ -66,7 +66,10 @@ SUPERNODE_TLS = "--root-certificates ca.crt --auth-supernode-private-key key"
 
 UNIT = """\
 # {words}
-# Correct the paths and the user; then: cp {name} /etc/systemd/system/ && systemctl enable --now {name}
+# Correct the paths; then:
+#   useradd --system fedptr
+#   chown -R fedptr {folder}
+#   cp {name} /etc/systemd/system/ && systemctl enable --now {name}
 [Unit]
 Description={words}
 Wants=network-online.target
@@ -83,6 +86,8 @@ NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
 ReadWritePaths={folder}
+CacheDirectory=fedptr
+Environment=FEDPTR_CACHE=%C/fedptr
 
 [Install]
 WantedBy=multi-user.target

@@ -85,8 +85,8 @@ def speaks_http2(peer: socket.socket) -> bool:
 def connected(machine: MachinePlan) -> Iterator[Any]:
     """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
     check(machine.ray_address)
-    # Runs here do not call home; and of graphics cards, which visits do not use, nothing is to be said. Workers of a Ray
-    # of its own have the priority of the run, where Ray would give them the lowest.
+    # Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
+    # graphics cards, which visits do not use, nothing is to be said.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

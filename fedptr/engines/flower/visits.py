@@ -74,7 +74,8 @@ class Remote:
         for i, site in sites.items():
             node = self.roster.nodes.get(i, -1)
             if node not in online or node in busy:
-                dropped[i] = "is offline" if node not in online else "is busy with an earlier round"
+                what = "is offline" if node not in online else "is busy with an earlier round"
+                dropped[i] = f"{self.roster.members[i].name} {what}"
             else:
                 orders[i] = Parcel(self.order(site, i, states.get(i)), blocks)
         # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.

@@ -1,0 +1,47 @@
+"""Seconds a round takes over TLS with three nodes on this machine, beside the same rounds in-process.
+
+    python benchmarks/deployed.py [ROUNDS]        prints the table; some minutes
+
+A small MLP, so that nearly all of it is what Flower and we add to the training: messages, processes, polling. The first
+round, in which workers import torch and read data, is shown by itself. Both must arrive at the same bits.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from timing import spread
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from federation_lab import federation
+from test_deploy_real import in_process, moving, plan_for
+
+from fedptr.experiment import prepare
+
+METHODS = ("fedavg", "scaffold", "fedptr", "mime")  # mime asks its clients a question first
+
+
+def main(rounds: int) -> None:
+    print("| method | first round, s | later rounds, s | in-process, s |")
+    print("|---|---:|---:|---:|")
+    plans = {name: plan_for(name, rounds=rounds) for name in METHODS}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        federation(Path(folder) / "f", plans["fedavg"], prepare(plans["fedavg"]).split) as lab,
+    ):
+        for name, plan in plans.items():
+            (lab.server / "plan.toml").write_text(plan.toml())
+            lab.run = lab.server / name
+            assert lab.command("deploy", "run", str(lab.server), "--out", str(lab.run)).wait(900) == 0
+            here = in_process(plan)
+            assert lab.summary()["weights_sha256"] == moving(here), "not the same bits"
+            first, *later = (record["seconds"]["total"] for record in lab.rounds())
+            there, local = spread(later), spread([run.record["seconds"]["total"] for run in here[1:]])
+            cells = (f"{first:.1f}", f"{there.median:.2f} ({there.low:.2f} to {there.high:.2f})", f"{local.median:.3f}")
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
