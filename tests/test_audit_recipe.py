@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedptr.audit.options import SCALES
 from fedptr.cli import main
-from fedptr.reproduce.recipe import load
+from fedptr.reproduce.recipe import common, load
 
 
 def stamps(out: Path) -> dict[Path, int]:
@@ -28,7 +29,7 @@ def test_the_papers_numbers() -> None:
     ]
     plan = recipe.plan(recipe.rows[0], recipe.columns[0], "paper", 0)
     assert (plan.data.name, plan.split.alpha, plan.run.participation) == ("cifar100", 0.04, 1.0)
-    assert set(recipe.audit["shadows"]) == {"smoke", "cpu", "paper"}
+    assert set(SCALES) == set(common()["scales"]) | {"paper"}
 
 
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,6 +176,14 @@ def test_centralised_shadows_are_labelled(overfitted: Path) -> None:
     assert (plan.split.clients, plan.run.participation, plan.method.name) == (1, 1.0, "fedavg")
 
 
+def test_a_scale_says_how_much_to_spend(overfitted: Path, tmp_path: Path) -> None:
+    folder = copied(overfitted, tmp_path)
+    found = audit(folder, "--scale", "smoke", "--examples", "100", "--attack", "lira")
+    assert (found["members"], found["attacks"]["lira online"]["shadows"]) == (100, 2)
+    found = audit(folder, "--scale", "cpu", "--shadows", "4", "--attack", "lira")
+    assert (found["members"], found["attacks"]["lira online"]["shadows"]) == (200, 4)
+
+
 def test_an_untrained_model_is_at_chance(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), "--rounds", "1", "--lr", "1e-12")
     found = audit(folder, "--shadows", "4")

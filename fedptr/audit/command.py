@@ -17,7 +17,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary (default %(default)s)"
     )
     sub.add_argument(
-        "--shadows", type=int, default=16, metavar="S", help="LiRA: trainings like the run's own (default %(default)s)"
+        "--scale", choices=("smoke", "cpu", "paper"),
+        help="2 shadows and 200 examples, 8, or 64 shadows and all examples, where these are not given",
+    )  # fmt: skip
+    sub.add_argument(
+        "--shadows", type=int, metavar="S", help="LiRA: trainings like the run's own (default 16, or by --scale)"
     )
     sub.add_argument(
         "--shadow-trainer", choices=("federated", "centralised"), default="federated",
@@ -33,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="attack the run itself, or its training repeated on half of the examples (default %(default)s)",
     )  # fmt: skip
     sub.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="at most N members (default: all that can be)"
+        "--examples", type=int, metavar="N", help="at most N members (default: all that can be, or by --scale)"
     )
     sub.add_argument("--seed", type=int, default=0, metavar="S", help="of examples, shadows and intervals (default 0)")
     sub.add_argument("--jobs", type=int, default=0, metavar="N", help="trainings at a time (default: cores, or 1)")
@@ -45,19 +49,20 @@ def audit(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from fedptr.audit import figure, table
-    from fedptr.audit.options import Options
+    from fedptr.audit.options import SCALES, Amount, Options
     from fedptr.audit.result import NAME
     from fedptr.audit.run import audit as go
     from fedptr.folder import AUDIT
 
+    amount = SCALES.get(args.scale, Amount())
     options = Options(
+        shadows=amount.shadows if args.shadows is None else args.shadows,
+        examples=amount.examples if args.examples is None else args.examples,
         attacks=tuple(dict.fromkeys(name.strip() for name in args.attack.split(","))),
         target=args.target,
-        shadows=args.shadows,
         trainer=args.shadow_trainer,
         variance=args.variance,
         flip=args.flip,
-        examples=args.examples,
         seed=args.seed,
         jobs=args.jobs,
         shadows_dir=Path(args.shadows_dir) if args.shadows_dir else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedptr.audit.lira import MANY, Variance
 from fedptr.audit.shadows import Trainer
@@ -15,15 +15,25 @@ ATTACKS = ("loss", "lira", "auxiliary")
 FEW = 8  # shadows, below which LiRA is hardly more than noise
 
 
+class Amount(NamedTuple):
+    """How much to spend. Shadows are trainings as long as the run's own, so that a scale cannot make them shorter."""
+
+    shadows: int = 16
+    examples: int = 0  # all that can be
+
+
+SCALES = {"smoke": Amount(2, 200), "cpu": Amount(FEW), "paper": Amount(MANY)}
+
+
 @dataclass(frozen=True)
 class Options:
     attacks: tuple[str, ...] = ("loss", "lira")
     target: Literal["whole", "half"] = "whole"
-    shadows: int = 16
+    shadows: int = Amount().shadows
     trainer: Trainer = "federated"
     variance: Literal["auto", "shared", "example"] = "auto"
     flip: bool = False
-    examples: int = 0
+    examples: int = Amount().examples
     seed: int = 0
     jobs: int = 0
     shadows_dir: Path | None = None  # where shadows are kept that several runs share

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedptr.audit import figure, result
 from fedptr.audit import table as audit_table
-from fedptr.audit.options import Options
+from fedptr.audit.options import SCALES, Options
 from fedptr.audit.run import audit
 from fedptr.audit.table import HEADINGS
 from fedptr.data.progress import notice
@@ -16,13 +16,12 @@ from fedptr.errors import ClientError, UserError
 from fedptr.folder import AUDIT
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
-from fedptr.reproduce.recipe import Recipe
 from fedptr.reproduce.tables import duration
 
 
-def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> None:
+def audits(scale: str, board: Board, jobs: int, out: Path) -> None:
     """Audits every finished run. Shadows are shared by all runs that can share them."""
-    options = Options(shadows=recipe.audit["shadows"][scale], jobs=jobs, shadows_dir=out / AUDIT)
+    options = Options(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
     for number, folder in enumerate(sorted(board.done), 1):
         notice(f"audit {number} of {len(board.done)}: {folder.parent.name} {folder.name}")
         try:

@@ -60,7 +60,6 @@ class Recipe:
     first_seed: int = 0
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
-    audit: Mapping[str, Any] = field(default_factory=dict)  # for kind audit: shadows by scale
 
     @property
     def measure(self) -> str:
@@ -167,7 +166,6 @@ def load(name: str) -> Recipe:
         tuple(raw.get("plots", ())),
         raw.get("first_seed", 0),
         raw.get("scales", {}),
-        audit=raw.get("audit", {}),
     )
 
 
