@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import shutil
 import signal
@@ -26,8 +27,10 @@ from fedptr.engines.ray import DEATHS, Round, Workers
 from fedptr.errors import ClientError, UserError
 from fedptr.experiment import prepare
 from fedptr.federation import Run, federate, visit_all
+from fedptr.keys import Key
 from fedptr.methods import all_methods
 from fedptr.plan import MachinePlan, Plan, check
+from fedptr.site import Site
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--participation", "0.5", "--set", "machine.threads=1"]
 pytestmark = [
@@ -180,6 +183,24 @@ def test_a_client_that_kills_its_workers_has_failed(pool: Pool) -> None:
     assert list(there.record["dropped"]) == [BAD]
     assert there.record["dropped"][BAD].startswith(f"fedavg, round 1, client {BAD}: {DEATHS} workers died (")
     assert [part["id"] for part in there.record["clients"]] == [i for i in range(10) if i != BAD]
+
+
+def test_light_clients_go_in_groups_until_a_worker_dies_of_one() -> None:
+    tables = plan()
+    sites = {i: Site(prepare(tables).task, tables.local, Key(0), 0, 8) for i in range(8)}
+    now = Round(tables.method, {}, None, {}, sites, collections.deque(sites))
+    group = now.group(3)
+    assert group == [0, 1, 2]
+    now.lost(group, "killed")
+    assert not now.failures
+    alone = [now.group(3) for _ in range(4)]
+    assert alone == [[0], [1], [2], [3, 4, 5]]
+    for _ in range(DEATHS):
+        assert not now.failures
+        now.lost([1], "killed")
+    assert list(now.failures) == [1]
+    assert "3 workers died (killed)" in now.failures[1].words
+    assert list(now.waiting) == [1, 1, 6, 7]
 
 
 def test_the_first_of_several_failures_is_the_one_that_is_named(pool: Pool) -> None:

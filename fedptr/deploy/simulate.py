@@ -73,7 +73,8 @@ def superlink(scratch: Path) -> Iterator[int]:
         port = int(probe.getsockname()[1])
     empty = scratch / "empty"
     empty.mkdir()
-    env = {**os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower"), "RAY_USAGE_STATS_ENABLED": "0"}
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # see fedptr.engines.pool
+    env = {**quiet, **os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     command = [sys.executable, "-m", "fedptr.engines.flower.superlink", "--insecure", "--simulation"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]

@@ -2,19 +2,21 @@
 
 Each worker builds the plan's experiment itself, so that data is never sent. The server's message is put into Ray's
 object store once a round; a client's state goes with its visit and comes back with the reply, so that checkpoints are
-the same as in-process. Visits are pure: those of a worker that died are run again by another, with the same result.
+the same as in-process. Clients that take no time visit in groups, or Ray would take longer than they. Visits are pure:
+those of a worker that died are run again by another, with the same result.
 """
 
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fedptr.data.progress import notice
 from fedptr.engines.pool import Pool, sentence
-from fedptr.engines.worker import Failed, Trained, description, packed, place_of, unpacked
+from fedptr.engines.worker import Failed, Order, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
 from fedptr.exchange import named
 from fedptr.experiment import Experiment
@@ -26,6 +28,7 @@ from fedptr.task import State
 
 DEATHS = 3  # workers that may die over one client, or in a row while they start
 PATIENCE = 60  # seconds without any worker before that is said
+GROUP = 0.1  # seconds of visits that are worth a call
 
 
 class Lost(NamedTuple):
@@ -44,10 +47,15 @@ class Round:
     states: Mapping[int, State]
     sites: Mapping[int, Site]
     waiting: collections.deque[int]
-    visiting: dict[Any, tuple[Any, int]] = field(default_factory=dict)  # -> the worker and its client
+    visiting: dict[Any, tuple[Any, list[int]]] = field(default_factory=dict)  # -> the worker and its clients
     visits: dict[int, Visit] = field(default_factory=dict)
     failures: dict[int, Failed] = field(default_factory=dict)
     deaths: collections.Counter[int] = field(default_factory=collections.Counter)
+    suspects: set[int] = field(default_factory=set)
+
+    def packed(self, i: int) -> bytes | None:
+        state = self.states.get(i)
+        return None if state is None else packed(state)
 
     def take(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
@@ -61,8 +69,20 @@ class Round:
                 result = Failed(str(error), False, "")
         self.failures[i] = result
 
-    def lost(self, i: int, reason: str) -> None:
-        """The client's worker died. Another takes over, unless it is the client that workers die of."""
+    def group(self, size: int) -> list[int]:
+        """The next clients of one worker. Those whose worker died go alone, to see of which one it was."""
+        taken = [self.waiting.popleft()]
+        while len(taken) < size and self.waiting and not {taken[0], self.waiting[0]} & self.suspects:
+            taken.append(self.waiting.popleft())
+        return taken
+
+    def lost(self, clients: list[int], reason: str) -> None:
+        """Their worker died. Another takes over, unless it is the client that workers die of."""
+        self.suspects |= set(clients)
+        if len(clients) > 1:
+            self.waiting.extendleft(reversed(clients))
+            return
+        (i,) = clients
         self.deaths[i] += 1
         if self.deaths[i] < DEATHS:
             self.waiting.appendleft(i)
@@ -89,6 +109,7 @@ class Workers:
         self.idle: collections.deque[Any] = collections.deque()
         self.starting: dict[Any, Any] = {}  # -> worker
         self.count = self.stillborn = 0
+        self.seconds = GROUP  # a visit's, on average of the last round
 
     def __enter__(self) -> Workers:
         """Returns with the first worker that is ready; what keeps workers from starting is said before any round."""
@@ -134,6 +155,8 @@ class Workers:
             self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
         if fatal := now.fatal(tolerant):
             raise now.failures[min(fatal)].error
+        if now.visits:
+            self.seconds = sum(visit.seconds for visit in now.visits.values()) / len(now.visits)
         dropped = {i: failure.words for i, failure in now.failures.items()}
         return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
 
@@ -145,12 +168,12 @@ class Workers:
             self.count += 1
 
     def assign(self, now: Round) -> None:
-        """Gives every idle worker a client, in client order, and starts workers while there are clients for them."""
+        """Gives every idle worker clients, in client order, and starts workers while there are clients for them."""
         while now.waiting and self.idle:
-            worker, i = self.idle.popleft(), now.waiting.popleft()
-            state = now.states.get(i)
-            client = None if state is None else packed(state)
-            now.visiting[worker.visit.remote(now.sent, client, place_of(now.sites[i]), i)] = worker, i
+            fair = math.ceil(len(now.waiting) / (2 * self.count))  # the last groups small, so that workers end together
+            worker, clients = self.idle.popleft(), now.group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
+            orders = [Order(now.packed(i), place_of(now.sites[i]), i) for i in clients]
+            now.visiting[worker.visits.remote(now.sent, orders)] = worker, clients
         self.start(len(now.waiting))
 
     def wait(self, now: Round) -> None:
@@ -159,13 +182,14 @@ class Workers:
             if ref in self.starting:
                 self.welcome(ref, result)
                 continue
-            worker, i = now.visiting.pop(ref)
+            worker, clients = now.visiting.pop(ref)
             if isinstance(result, Lost):
                 self.bury(worker)
-                now.lost(i, result.reason)
-            else:
-                self.idle.append(worker)
-                now.take(i, result)
+                now.lost(clients, result.reason)
+                continue
+            self.idle.append(worker)
+            for i, outcome in zip(clients, result, strict=True):
+                now.take(i, outcome)
 
     def news(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
         """What has come of some of these."""

@@ -27,6 +27,14 @@ from fedptr.task import State
 ELSEWHERE = ("task", "data")  # of a site: what the worker has itself
 
 
+class Order(NamedTuple):
+    """Whom to let visit, as it is sent."""
+
+    client: bytes | None  # its state
+    place: dict[str, Any]  # its site, without task and data
+    i: int
+
+
 class Trained(NamedTuple):
     """A visit, as it is sent."""
 
@@ -62,8 +70,11 @@ class Worker:
         except UserError as error:
             return failed(error)
 
+    def visits(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
+        return [self.visit(msg, *order) for order in orders]
+
     def visit(self, msg: bytes, client: bytes | None, place: dict[str, Any], i: int) -> Trained | Failed:
-        """One client's round; `place` is its site without task and data."""
+        """One client's round."""
         method, e = self.plan.method, self.experiment
         site = Site(task=e.task, data=e.clients[i], **place)
         try:
