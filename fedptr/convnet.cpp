@@ -627,9 +627,10 @@ static void linear(const Shape& S, const T* params, const T* a, const T* f, cons
 
 // The gradient of Σ q·loss, or with a direction its product with a and the derivatives of that; g must be zero.
 // `kept`, if there is one, is filled by the gradient and used by the adjoint of the same images and parameters.
+// `df_more` are derivatives of a further loss by the features, where there is one.
 template <class T, bool ALONG>
 static int derive(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, const T* x,
-                  const int64_t* y, const T* q, I B, T* kept, T* g, T* value, T* dx, bool by_filters) {
+                  const int64_t* y, const T* q, I B, T* kept, const T* df_more, T* g, T* value, T* dx, bool by_filters) {
     I n = S.features(), K = S.classes, pixels = S.tiles(S.depth - 1), image = S.channels * S.H * S.W;
     for (I i = 0; i < B; i++) if (y[i] < 0 || y[i] >= K) return 1;
     Group<T, ALONG> group(S, params, packed, a, packed_a, std::min(B, GROUP), true);
@@ -664,6 +665,7 @@ static int derive(const Shape& S, const T* params, const T* packed, const T* a, 
                     add_times(dft.p, direct, W + k * n, n);
                 }
             }
+            if (df_more) add_times(df.p, T(1), df_more + (first + i) * n, n);
             turn(df.p, group.dV + i * n, S.C, pixels);
             if (ALONG) turn(dft.p, group.dVt + i * n, S.C, pixels);
         }
@@ -686,25 +688,27 @@ void pack(const Shape* S, const REAL* params, REAL* out) { pack_all(*S, params, 
 I kept_size(const Shape* S) { return S->kept(); }
 
 int gradient(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, const int64_t* y, const REAL* q, I B,
-             REAL* kept, REAL* g, REAL* loss) {
-    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, kept, g, loss, nullptr, true);
+             REAL* kept, const REAL* df_more, REAL* g, REAL* loss) {
+    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, kept, df_more, g, loss, nullptr, true);
 }
 
 int adjoint(const Shape* S, const REAL* params, const REAL* packed, const REAL* a, const REAL* packed_a, const REAL* x,
             const int64_t* y, const REAL* q, I B, REAL* kept, REAL* g, REAL* slope, REAL* dx, I by_filters) {
-    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, kept, g, slope, dx, by_filters);
+    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, kept, nullptr, g, slope, dx, by_filters);
 }
 
-void logits(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, I B, REAL* out) {
+// What the linear layer is given, and gives; each where it is wanted.
+void predict(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, I B, REAL* features, REAL* logits) {
     I n = S->features(), image = S->channels * S->H * S->W;
     Group<REAL, false> group(*S, params, packed, nullptr, nullptr, std::min(B, GROUP), false);
-    Room<REAL> f(n);
+    Room<REAL> own(n);
     for (I first = 0; first < B; first += GROUP) {
         I some = std::min(GROUP, B - first);
         group.there(x + first * image, some);
         for (I i = 0; i < some; i++) {
-            turn(group.V[S->depth] + i * n, f.p, S->tiles(S->depth - 1), S->C);
-            linear<REAL, false>(*S, params, nullptr, f, nullptr, out + (first + i) * S->classes, nullptr);
+            REAL* f = features ? features + (first + i) * n : own.p;
+            turn(group.V[S->depth] + i * n, f, S->tiles(S->depth - 1), S->C);
+            if (logits) linear<REAL, false>(*S, params, nullptr, f, nullptr, logits + (first + i) * S->classes, nullptr);
         }
     }
 }

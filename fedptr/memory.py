@@ -59,7 +59,6 @@ class Footprint(NamedTuple):
     widest: float = 0
     block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
     chunk: float = CHUNK  # the same in an evaluation
-    whole: float = math.inf  # the same where features are asked for, which come from PyTorch a whole block at a time
     threads: int = 1  # each has a gradient of its own
     room: int = 0  # what matching keeps of a student step
 
@@ -148,8 +147,6 @@ def estimate(
 ) -> Estimate:
     """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
-    if method.effort.features:
-        foot = foot._replace(block=foot.whole)
     aux = auxiliary(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
 
@@ -221,7 +218,7 @@ def footprint(task: Classification) -> Footprint:
         return Footprint(*sizes)
     room = task.room(1)
     n = task.threads
-    blocks = n * task.at_once, n * task.chunk, n * task.block, n
+    blocks = n * task.at_once, n * task.chunk, n
     return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 

@@ -1,6 +1,6 @@
 """The paper's ConvNet by our own C++ (convnet.cpp): the same numbers up to rounding, in a fraction of the time.
 
-Before it is used, the gradient, the adjoint and the logits of a few images are compared with PyTorch's.
+Before it is used, gradients, adjoint and logits of a few images are compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedptr.keys import Key
 from fedptr.models import ConvNet
 from fedptr.native import UnavailableError, library
 from fedptr.samples import Samples
-from fedptr.task import Adjoint, Batch, Classification
+from fedptr.task import Adjoint, Batch, Beside, Classification
 
 Furnished = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
 
@@ -56,7 +56,7 @@ class Winograd(Blocked):
         super().__init__(model, *args, **options)
         self.how, self.at_once = "winograd", GROUP
         assert suits(self)
-        first = model[0]  # type: ignore[index]
+        first, self._linear = model[0], model[-1]  # type: ignore[index]
         self._shape = (ctypes.c_int64 * 7)(
             depth(model), first.out_channels, *self.shape, first.padding[0], self.classes
         )  # as `struct Shape`
@@ -71,12 +71,25 @@ class Winograd(Blocked):
         packed = self._pack(w)
 
         def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
-            x, y, q, room = block
-            g, loss = torch.zeros_like(w), w.new_empty(())
-            self._call("gradient", w, packed, x, y, q, len(y), room, g, loss)
-            return g, loss
+            return self._gradient(w, packed, *block)
 
         return self._total(gradient, self._furnished(batch))
+
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        w = self._checked(w)
+        packed = self._pack(w)
+
+        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+            x, _, q, _ = block
+            z = self._features(w, packed, x).requires_grad_()
+            (dz,) = torch.autograd.grad((extra(z, x) * q).sum(), z)
+            return self._gradient(w, packed, *block, dz)
+
+        return self._total(gradient, self._furnished(batch))
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        w = self._checked(w)
+        return self._features(w, self._pack(w), self._checked(x))
 
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         w, a = self._checked(w), self._checked(a)
@@ -103,9 +116,23 @@ class Winograd(Blocked):
         for block, room in zip(self._blocks(batch._replace(x=self._checked(batch.x))), rooms, strict=False):
             yield *block, room
 
+    def _gradient(
+        self, w: Tensor, packed: Tensor, x: Tensor, y: Tensor, q: Tensor, room: Tensor | None, dz: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Of a block; with the derivatives of a further loss by its features, of both."""
+        g, loss = torch.zeros_like(w), w.new_empty(())
+        dz = None if dz is None else self._checked(dz)
+        self._call("gradient", w, packed, x, y, q, len(y), room, dz, g, loss)
+        return g, loss
+
+    def _features(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
+        out = w.new_empty(len(x), self._linear.in_features)
+        self._call("predict", w, packed, x, len(x), out, None)
+        return out
+
     def _predict(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
         out = w.new_empty(len(x), self.classes)
-        self._call("logits", w, packed, self._checked(x), len(x), out)
+        self._call("predict", w, packed, self._checked(x), len(x), None, out)
         return out
 
     def _pack(self, w: Tensor) -> Tensor:
@@ -130,8 +157,14 @@ class Winograd(Blocked):
         batch = Batch(x, torch.arange(len(x)) % self.classes)
         a = torch.randn(self.layers[-1].stop, generator=key("direction"), dtype=self._dtype)
         w = self.init() + 0.01 * a
-        theirs = super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),)
-        ours = self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),)
+        theirs = (
+            super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),),
+            super().grad_beside(w, batch, squares),
+        )  # fmt: skip
+        ours = (
+            self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),),
+            self.grad_beside(w, batch, squares),
+        )  # fmt: skip
         off = max(
             float((mine - other).detach().norm() / (other.detach().norm() + 1e-30))
             for mine, other in zip(chain(*ours), chain(*theirs), strict=True)
@@ -139,6 +172,10 @@ class Winograd(Blocked):
         )
         if not off <= TOLERANCE:
             raise UnavailableError(f"its results differ by {off:.0e}")
+
+
+def squares(z: Tensor, x: Tensor) -> Tensor:
+    return z.square().sum(1)
 
 
 def plain(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:

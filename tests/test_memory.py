@@ -110,17 +110,6 @@ def test_full_gradients_are_by_chunks_too() -> None:
         assert needed(n=5000, **plan).most[0] == "full gradients"
 
 
-def test_features_take_whole_blocks() -> None:
-    """Where other gradients are computed a few images at a time."""
-
-    def training(method: dict[str, Any], **foot: float) -> float:
-        return needed(foot=FOOT._replace(**foot), method=method).phases["training"]
-
-    moon, fedavg = ({"name": name} for name in ("moon", "fedavg"))
-    assert training(moon, block=6, whole=60) == training(fedavg, block=60) > training(fedavg, block=6)
-    assert training({**moon, "mu": 0.0}, block=6, whole=60) == training(fedavg, block=6)
-
-
 def test_matching_grows_with_its_images_or_its_batch() -> None:
     def matching(**settings: Any) -> float:
         return needed(method={"name": "fedptr", **settings}).phases["matching"]

@@ -27,7 +27,6 @@ class Effort(NamedTuple):
 
     step: float = 1  # gradients per local step
     full: int = 0  # gradients over the client's whole set
-    features: bool = False  # whether the model's features are needed, not only its loss
 
 
 @dataclass(frozen=True)
