@@ -165,6 +165,28 @@ def test_the_x_axis_can_be_switched(opened: Any) -> None:
     assert errors(opened) == []
 
 
+def test_privacy_spent_is_an_axis_where_it_was_promised(browser: Any, tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install 'fedptr[privacy]'")
+    argv = ["run", "--method", "fedavg", "--model", "mlp", "--rounds", "4", "--participation", "0.5", "--out"]
+    argv[1:1] = ["--set", "run.sampling=bernoulli", "--set", "method.weighting=uniform"]
+    private = ["--set", "privacy.clip=1", "--set", "privacy.noise=2"]
+    assert cli.main([*argv, str(tmp_path / "runs" / "open")]) == 0
+    report(tmp_path / "runs", tmp_path / "open.html")
+    assert "ε spent" not in (tmp_path / "open.html").read_text()
+    assert cli.main([*argv, str(tmp_path / "runs" / "private"), *private]) == 0
+    records = [json.loads(line) for line in (tmp_path / "runs" / "private" / "rounds.jsonl").read_text().splitlines()]
+    browser.get(report(tmp_path / "runs", tmp_path / "report.html"))
+    draw_all(browser)
+    click(browser, "input[data-switch=x][value=epsilon]")
+    assert plot(browser, "accuracy", "plot.layout.xaxis.title.text") == "privacy spent, ε"
+    drawn = dict(plot(browser, "accuracy", "plot.data.filter((one) => one.name).map((one) => [one.name, one.x])"))
+    assert drawn["fedavg"] == [None] * 4
+    spent = drawn["fedavg privacy.clip=1, privacy.noise=2"]
+    assert spent == pytest.approx([record["epsilon"] for record in records], rel=1e-4)
+    click(browser, "input[data-switch=cost][value=epsilon]")
+    assert errors(browser) == []
+
+
 def test_bands_are_there_for_several_seeds_only(opened: Any) -> None:
     wait(opened, "window.report.first")
     assert plot(opened, "accuracy", "plot.data.filter((one) => one.fill === 'toself').length") == 3

@@ -4,7 +4,8 @@
 // Plotly reads a little HTML in texts; names from files are to be shown as they are.
 const literal = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-const AXES = { rounds: "communication round", seconds: "seconds of computation", mb: "MB sent, up and down" };
+const AXES = { rounds: "communication round", seconds: "seconds of computation", mb: "MB sent, up and down",
+  epsilon: "privacy spent, ε" };
 const PHASES = { training: "#56b4e9", matching: "#d55e00", projection: "#e69f00", aggregation: "#009e73",
   evaluation: "#cc79a7", other: "#999999" };
 const MORE = ["#0072b2", "#f0e442", "#882255"]; // phases nobody thought of

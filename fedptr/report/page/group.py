@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedptr.compare import describe
 from fedptr.plan import ENGINE, Plan
+from fedptr.privacy import Privacy
 from fedptr.report.curves import STYLES
 from fedptr.report.page.find import Found
 
@@ -67,7 +68,7 @@ def series_of(members: Sequence[Found], named: dict[str, set[str]]) -> list[Seri
     found: dict[tuple[str, str], Series] = {}
     for run in members:
         method, settings = run.plan.method.name, method_settings(run.plan)
-        label = f"{method} {words({name: settings[name] for name in sorted(named[method])})}".strip()
+        label = f"{method} {words({name: settings[name] for name in sorted(named[method] & set(settings))})}".strip()
         apart = ""
         if run.summary is None:
             apart = str(run.folder)
@@ -108,11 +109,18 @@ def flat(plan: Plan) -> Settings:
 
 
 def condition(plan: Plan) -> Settings:
-    return {name: value for name, value in flat(plan).items() if name not in ASIDE and not name.startswith("method.")}
+    of_method = ("method.", "privacy.")
+    return {name: value for name, value in flat(plan).items() if name not in ASIDE and not name.startswith(of_method)}
 
 
 def method_settings(plan: Plan) -> Settings:
-    return {name: value for name, value in plan.tables()["method"].items() if name != "name"}
+    """With the privacy it promises, where it does: what that costs is to be seen beside the method without."""
+    method, usual = plan.tables()["method"], asdict(Privacy())
+    private = asdict(plan.privacy) if plan.privacy.clip or plan.privacy.secure else usual
+    return {
+        **{name: value for name, value in method.items() if name != "name"},
+        **{f"privacy.{name}": value for name, value in private.items() if value != usual[name]},
+    }
 
 
 def words(settings: Settings) -> str:

@@ -49,7 +49,7 @@ def thin(count: int) -> list[int]:
 
 
 def curves(runs: Sequence[Found]) -> dict[str, Any]:
-    """Accuracy (%) and loss at the rounds that all these runs evaluated, against rounds, seconds and MB."""
+    """Accuracy (%) and loss at the rounds that all these runs evaluated, against rounds, seconds, MB and ε."""
     tables = [{record["round"]: record for record in evaluated(run)} for run in runs]
     common = sorted(set.intersection(*map(set, tables)))
     rounds = [common[i] for i in thin(len(common))]
@@ -58,6 +58,7 @@ def curves(runs: Sequence[Found]) -> dict[str, Any]:
         "rounds": rounds,
         "seconds": plain(np.mean([seconds(run)[at] for run in runs], axis=0)),
         "mb": plain(np.mean([megabytes(run)[at] for run in runs], axis=0)),
+        "epsilon": plain(np.mean([epsilons(run)[at] for run in runs], axis=0)),
         "accuracy": banded([[100 * number(table[t]["test_accuracy"]) for t in rounds] for table in tables]),
         "loss": banded([[number(table[t].get("test_loss")) for t in rounds] for table in tables]),
     }
@@ -79,6 +80,11 @@ def megabytes(run: Found) -> Floats:
     return np.cumsum([(record["bytes_up"] + record["bytes_down"]) / 1e6 for record in run.records])
 
 
+def epsilons(run: Found) -> Floats:
+    """The privacy spent until after each round; not a number where none was promised."""
+    return np.array([number(record.get("epsilon")) for record in run.records])
+
+
 def final(runs: Sequence[Found]) -> dict[str, Any]:
     """The mean accuracy (%) of the last five evaluated rounds, and what the runs cost in all."""
     accuracies = [[100 * number(record["test_accuracy"]) for record in evaluated(run)] for run in runs]
@@ -91,6 +97,7 @@ def final(runs: Sequence[Found]) -> dict[str, Any]:
         "best": float(np.mean([max(row) for row in accuracies])),
         "seconds": float(np.mean([seconds(run)[-1] for run in runs])),
         "mb": float(np.mean([megabytes(run)[-1] for run in runs])),
+        "epsilon": plain([float(np.mean([epsilons(run)[-1] for run in runs]))])[0],
     }
 
 

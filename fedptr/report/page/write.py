@@ -23,7 +23,7 @@ from fedptr.report.page.view import sheets, view
 BUDGET = 15_000_000  # characters of auxiliary images on a page
 ROWS = 10  # classes on a sheet
 EAGER = "//# allFunctionsCalledOnLoad\n"  # tells Chromium to compile all at once, which is a little faster
-AXES = {"rounds": "rounds", "seconds": "seconds", "mb": "MB sent"}
+ROUNDS, COSTS, PRIVATE = {"rounds": "rounds"}, {"seconds": "seconds", "mb": "MB sent"}, {"epsilon": "ε spent"}
 
 
 def page(runs: Sequence[Found], problems: Sequence[str], reproductions: Sequence[Table] = ()) -> str:
@@ -160,15 +160,17 @@ def section(i: int, one: Group, about: dict[str, Any], audited: str) -> str:
     """A group: its table, its switches, and places where its charts will be drawn."""
     parts = [f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2>']
     if about["series"]:
+        private = any(one["final"]["epsilon"] is not None for one in about["series"])
+        costs = COSTS | (PRIVATE if private else {})
         parts += [
             tables.final_table(one),
             '<p class="small">Mean over seeds ± 95 % confidence interval (Student’s t) where there are several seeds; '
             "the highest mean of the finished runs is bold. Seconds are of computation, all clients one after another; "
             "MB are up and down together, over all clients.</p>",
             legend(about["series"]),
-            switch(f"x{i}", "x", "x axis", AXES),
+            switch(f"x{i}", "x", "x axis", ROUNDS | costs),
             charts("accuracy", "loss"),
-            switch(f"cost{i}", "cost", "cost", {"seconds": "seconds", "mb": "MB sent"}),
+            switch(f"cost{i}", "cost", "cost", costs),
             charts("cost", "phases"),
         ]
     parts += [split_part(about), view_part(about), audited, "</section>"]
