@@ -332,3 +332,18 @@ def test_linear_pulls_as_fedptr_does(world: World) -> None:
     assert ours is not None
     assert theirs is not None
     assert torch.equal(ours, theirs)
+
+
+def test_linear_that_reaches_nowhere_pulls_as_fedprox_does(world: World) -> None:
+    """After warm-up; with r = 2 it is pulled twice as far ahead."""
+    runs = world.runs(quick("fedptr-linear", m=1), rounds=4)
+    x, before = runs[-1].w, runs[-2].w
+    here, far = (
+        quick("fedptr-linear", m=1, reach=reach, regulariser="fixed", lam=0.3).broadcast(runs[-1].server, site(world))
+        for reach in (0.0, 2.0)
+    )
+    w = x + torch.linspace(-1, 1, len(x))
+    pull = quick("fedptr-linear", regulariser="fixed", lam=0.3).pull(w, here[0], {}, site(world))
+    assert pull is not None
+    assert torch.equal(pull, 0.3 * (w - x))
+    torch.testing.assert_close(far[0]["target"], x + 2 * (x - before))

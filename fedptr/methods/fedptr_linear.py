@@ -1,9 +1,10 @@
 """FedPTR's pull without its auxiliary data: towards the straight line through two global models. A control.
 
-    x   global model w^t          w̃   w^t + (w^t − w^{t−m})/m, the next step if nothing changed
+    x   global model w^t          w̃   w^t + r·(w^t − w^{t−m})/m, for r = 1 the next step if nothing changed
 
 The same pull, strength and warm-up as FedPTR, so whatever FedPTR gains over this comes from its learned data. The
 server keeps the last m+1 models and sends w̃; clients that keep the models they saw could do the same by themselves.
+With r = 0 there is no projection at all, and only the pull is left: towards the model that training began with.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedptr.task import State
 @dataclass(frozen=True)
 class FedPTRLinear(Pull, FedAvg):
     m: int = setting(2, "span of the trajectory that is extended, in rounds", ge=1)
+    reach: float = setting(1.0, "how far it is extended, r, in rounds; 0 = not at all: towards the global model", ge=0)
 
     name: ClassVar[str] = "fedptr-linear"
     idea: ClassVar[str] = "FedPTR's pull towards a plain extrapolation of the trajectory; no auxiliary data"
@@ -41,5 +43,5 @@ class FedPTRLinear(Pull, FedAvg):
         server = {**server, "trail": trail, "seen": server["seen"] + 1}
         if int(server["seen"]) < self.m + 2:  # FedPTR's own warm-up
             return msg, server
-        target = x + (x - trail[0]) / self.m
+        target = x + self.reach * (x - trail[0]) / self.m
         return {**msg, "target": target, "log/target": target}, server
