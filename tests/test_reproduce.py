@@ -239,6 +239,7 @@ def test_intervals_and_verdicts() -> None:
     assert judge(Interval(-2.0, 1.0, 3), 1.0) == "contradicts"
     assert judge(Interval(0.5, 1.0, 3), 1.0) == "open"
     assert judge(Interval(0.5, 1.0, 3), 0.1) == "agrees", "neither sees a gap"
+    assert judge(Interval(0.5, 3.0, 3), 0.1) == "open", "too wide to see one"
     assert judge(Interval(2.0, 1.0, 3), 0.1) == "paper sees none"
     assert judge(Interval(2.0, 1.0, 3), None) == "not in the paper"
     assert judge(interval([2.0]), 1.0) == "one seed"

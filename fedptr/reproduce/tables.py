@@ -70,8 +70,9 @@ def markdown(outcome: Outcome) -> str:
 
 
 VERDICTS = (
-    "agrees: our gap has the paper's sign and its interval does not reach zero (or both see none); contradicts: the "
-    "other sign; open: our interval reaches zero; paper sees none: we do, and the paper's gap is below half a point."
+    "agrees: our gap has the paper's sign and its interval does not reach zero (or neither has one, ours within 2 "
+    "points); contradicts: the other sign; open: our interval reaches zero; paper sees none: we do, and the paper's "
+    "gap is below half a point."
 )
 
 

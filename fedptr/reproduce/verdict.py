@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fedptr.report.page import series
 
 ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
+NARROW = 2.0  # points: an interval within which there is no gap worth the name
 
 
 class Interval(NamedTuple):
@@ -52,6 +53,8 @@ def judge(ours: Interval, paper: float | None) -> str:
 
     >>> judge(Interval(1.2, 0.5, 3), 13.6), judge(Interval(-1.2, 0.5, 3), 13.6), judge(Interval(1.2, 2.5, 3), 13.6)
     ('agrees', 'contradicts', 'open')
+    >>> judge(Interval(0.1, 0.6, 3), 0.0), judge(Interval(-1.5, 7.1, 3), 0.0)
+    ('agrees', 'open')
     """
     if paper is None:
         return "not in the paper"
@@ -60,7 +63,7 @@ def judge(ours: Interval, paper: float | None) -> str:
     if ours.n == 1:
         return "one seed"
     if not ours.told:
-        return "agrees" if abs(paper) < ALIKE else "open"
+        return "agrees" if abs(paper) < ALIKE and abs(ours.mean) + ours.half < NARROW else "open"
     if abs(paper) < ALIKE:
         return "paper sees none"
     return "agrees" if (ours.mean > 0) == (paper > 0) else "contradicts"

@@ -16,7 +16,7 @@ Table = dict[str, Any]  # reproduce.json, and the folders of its runs
 NAME = "reproduce.json"
 LARGEST = 20_000_000  # bytes
 WORDS = {
-    "agrees": "our gap to the reference has the paper's sign and its interval does not reach zero, or both see none",
+    "agrees": "our gap has the paper's sign and its interval does not reach zero, or neither has one (ours within 2)",
     "contradicts": "our gap has the other sign",
     "open": "our interval reaches zero, or there is one seed only",
     "paper sees none": "we see a gap, and the paper's is below half a point",
