@@ -44,7 +44,7 @@ class Moon(FedAvg):
 
     @property
     def effort(self) -> Effort:
-        return Effort(step=2) if self.mu else Effort()
+        return Effort(step=5 / 3) if self.mu else Effort()
 
     def gradient(self, w: Tensor, batch: Batch, msg: State, client: State, site: Site) -> tuple[Tensor, Tensor]:
         if not self.mu or "w_i" not in client:
