@@ -32,9 +32,7 @@ def main(rounds: int) -> None:
         federation(Path(folder) / "f", plans["fedavg"], prepare(plans["fedavg"]).split) as lab,
     ):
         for name, plan in plans.items():
-            (lab.server / "plan.toml").write_text(plan.toml())
-            lab.run = lab.server / name
-            assert lab.command("deploy", "run", str(lab.server), "--out", str(lab.run)).wait(900) == 0
+            lab.train(plan, name)
             here = in_process(plan)
             assert lab.summary()["weights_sha256"] == moving(here), "not the same bits"
             first, *later = (record["seconds"]["total"] for record in lab.rounds())

@@ -96,12 +96,19 @@ class Federation3:
         """A node whose worker computes nothing for a while; its connection stays."""
         below = descendants(self.processes[what].pid)
         workers = [pid for pid in below if b"flower.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        assert workers
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in workers:
-                os.kill(pid, number)
-            if number == signal.SIGSTOP:
-                yield
+        (worker,) = workers
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+    def train(self, plan: Plan, name: str) -> None:
+        """A run of its own, to its end."""
+        (self.server / "plan.toml").write_text(plan.toml())
+        self.run = self.server / f"run-{name}"
+        done = self.command("deploy", "run", str(self.server), "--out", str(self.run))
+        assert done.wait(SLOW) == 0, self.log("command")
 
     def begin(self) -> subprocess.Popen[bytes]:
         """`fedptr deploy run`, in the background."""

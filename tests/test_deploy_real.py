@@ -81,10 +81,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation3]:
 @pytest.mark.parametrize("name", METHODS)
 def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: str, three: Federation3) -> None:
     plan = plan_for(name)
-    (three.server / "plan.toml").write_text(plan.toml())
-    three.run = three.server / f"run-{name}"
-    done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
-    assert done.wait(SLOW) == 0, three.log("command")
+    three.train(plan, name)
     assert three.summary()["weights_sha256"] == moving(in_process(plan))
     assert three.summary()["dropped"] == 0
 
@@ -95,10 +92,7 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     privacy = {"clip": 0.5, "noise": 0.01, "randomness": "seed", "range": 0.5}
     tables = {**plan_for("fedavg").tables(), "method": {"name": "fedavg", "weighting": "uniform"}}
     plan = planning.check({**tables, "privacy": {**privacy, "secure": True}})
-    (three.server / "plan.toml").write_text(plan.toml())
-    three.run = three.server / "run-secure"
-    done = three.command("deploy", "run", str(three.server), "--out", str(three.run))
-    assert done.wait(SLOW) == 0, three.log("command")
+    three.train(plan, "secure")
     open_ = planning.check({**tables, "privacy": privacy})
     runs = in_process(open_)
     found = safetensors.torch.load_file(three.run / "weights.safetensors")

@@ -187,7 +187,7 @@ def test_a_client_that_kills_its_workers_has_failed(pool: Pool) -> None:
 
 def test_light_clients_go_in_groups_until_a_worker_dies_of_one() -> None:
     tables = plan()
-    sites = {i: Site(prepare(tables).task, tables.local, Key(0), 0, 8) for i in range(8)}
+    sites = dict.fromkeys(range(8), Site(prepare(tables).task, tables.local, Key(0), 0, 8))
     now = Round(tables.method, {}, None, {}, sites, collections.deque(sites))
     group = now.group(3)
     assert group == [0, 1, 2]

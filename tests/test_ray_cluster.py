@@ -16,6 +16,7 @@ import pytest
 from test_ray import TINY, lines, until
 
 from fedptr import cli
+from fedptr.engines import pool
 
 RAY = Path(sys.executable).parent / "ray"
 ARGV = ["run", *TINY, "--method", "scaffold", "--rounds", "60"]
@@ -24,8 +25,7 @@ ARGV = ["run", *TINY, "--method", "scaffold", "--rounds", "60"]
 @contextlib.contextmanager
 def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     """`ray start`, until it is there; all its processes end with it."""
-    # Ray gives its workers a low priority, under which they would wait for whatever else runs here.
-    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    env = {**pool.ENV, **os.environ}
     with log.open("wb") as words:
         command = [str(RAY), "start", "--num-cpus=1", "--block", *argv]
         process = subprocess.Popen(command, stdout=words, stderr=words, env=env, start_new_session=True)

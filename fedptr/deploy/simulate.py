@@ -22,6 +22,7 @@ import tomli_w
 from fedptr import plan as planning
 from fedptr.data.partition import partition
 from fedptr.deploy import launch, scripts
+from fedptr.engines import pool
 from fedptr.engines.flower import deployplan
 from fedptr.errors import UserError
 from fedptr.experiment import load_data
@@ -73,8 +74,7 @@ def superlink(scratch: Path) -> Iterator[int]:
         port = int(probe.getsockname()[1])
     empty = scratch / "empty"
     empty.mkdir()
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # see fedptr.engines.pool
-    env = {**quiet, **os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower")}
+    env = {**pool.ENV, **os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     command = [sys.executable, "-m", "fedptr.engines.flower.superlink", "--insecure", "--simulation"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]

@@ -18,6 +18,9 @@ from fedptr.errors import UserError
 from fedptr.plan import MachinePlan
 from fedptr.speed import cores
 
+# Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
+# graphics cards, which visits do not use, nothing is to be said. The user's environment goes before it.
+ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 CONNECT = 10  # seconds for a cluster to answer
 SETTINGS = 4  # the kind of frame that each side of HTTP/2 begins with
 
@@ -85,11 +88,8 @@ def speaks_http2(peer: socket.socket) -> bool:
 def connected(machine: MachinePlan) -> Iterator[Any]:
     """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
     check(machine.ray_address)
-    # Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
-    # graphics cards, which visits do not use, nothing is to be said.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in ENV.items():
+        os.environ.setdefault(name, value)
     with signals_kept():
         import ray
 
