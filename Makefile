@@ -11,7 +11,7 @@ demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
 
 test: $(VENV)/.test data browser lint
-	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup --durations 15
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadgroup --durations 15
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -10,19 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+import waiting
 
 from fedptr.data.split import Split
 from fedptr.deploy import launch
 from fedptr.deploy.init import Federation, init
 from fedptr.plan import Plan
 
-SLOW = 150.0  # seconds; this machine may be busy
+SLOW = 300.0  # seconds; this machine may be busy, with another federation too
 
 
 def free_port() -> int:
@@ -31,14 +31,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = SLOW) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = true()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not happen within {seconds:g} s")
+def until(true: Callable[[], Any], what: str) -> Any:
+    return waiting.until(true, what, SLOW)
 
 
 class Federation3:
@@ -123,8 +117,8 @@ class Federation3:
     def rounds(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in launch.lines(self.run)]
 
-    def reach(self, round_: int, seconds: float = SLOW) -> None:
-        until(lambda: len(self.rounds()) >= round_, f"round {round_}", seconds)
+    def reach(self, round_: int) -> None:
+        until(lambda: len(self.rounds()) >= round_, f"round {round_}")
 
     def summary(self) -> dict[str, Any]:
         until(lambda: (self.run / "summary.json").exists(), "the end of the run")

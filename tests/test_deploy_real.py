@@ -35,7 +35,8 @@ from fedptr.summary import finished, weights_sha256
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)
 
-pytestmark = pytest.mark.xdist_group("federation")  # a second one beside it would slow both
+# On two of pytest's workers: a federation waits more than it computes, but many at a time would slow each other.
+federations, faults = pytest.mark.xdist_group("federation"), pytest.mark.xdist_group("faults")
 TABLES: dict[str, Any] = {
     "run": {"rounds": 3, "on_failure": "drop"},
     "data": {"subset": 120},
@@ -79,6 +80,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation3]:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@federations
 def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: str, three: Federation3) -> None:
     plan = plan_for(name)
     three.train(plan, name)
@@ -86,6 +88,7 @@ def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: 
     assert three.summary()["dropped"] == 0
 
 
+@federations
 def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     """The weights of an in-process run with the same noise, but for rounding; ε in every record; no client's loss."""
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install 'fedptr[privacy]'")
@@ -105,6 +108,7 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     assert three.summary()["dropped"] == 0
 
 
+@faults
 def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -> None:
     """One of three is killed and comes back, a fourth joins, one is late, the server is killed: the run goes on."""
     plan = plan_for("scaffold", clients=4, rounds=500)
@@ -137,6 +141,7 @@ def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -
         assert [record["attempt"] for record in records] == sorted(record["attempt"] for record in records)
 
 
+@faults
 def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does(tmp_path: Path) -> None:
     plan = plan_for("fedptr", rounds=5)
     with federation(tmp_path / "f", plan, prepare(plan).split, min_replies=3, round_timeout=60.0) as lab:
@@ -155,6 +160,7 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
         assert {record["attempt"] for record in lab.rounds()} == {1, 2}
 
 
+@federations
 def test_strangers_are_refused(tmp_path: Path) -> None:
     """A key nobody registered, another authority, no encryption, and commands from another machine."""
     plan = plan_for("fedavg")
@@ -222,6 +228,7 @@ def test_commands_from_another_machine_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS if len(METHODS) > len(KINDS) else ["scaffold", "fedptr"])
+@federations
 def test_the_simulation_gives_the_weights_of_the_in_process_engine(name: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedptr[flower]'")
     plan = plan_for(name)

@@ -19,6 +19,7 @@ import pytest
 from conftest import QUICK, part_for, same
 from kills import outcome
 from test_laws import equal, untimed
+from waiting import until
 
 from fedptr import cli, history
 from fedptr.engines import pool as pools
@@ -342,7 +343,7 @@ def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
             command, env={**os.environ, "FEDPTR_TEST": str(tmp_path)}, stderr=subprocess.PIPE, start_new_session=True
         )
         try:
-            until(lambda b=before, p=process: lines(out) > b + 3 or p.poll() is not None, 240)
+            until(lambda b=before, p=process: lines(out) > b + 3 or p.poll() is not None, "the next rounds", 240)
             assert len(marked(mark)) > 3
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
             err = process.communicate(timeout=60)[1].decode()
@@ -350,7 +351,7 @@ def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
             process.kill()
         assert process.returncode == code, err
         assert "Traceback" not in err
-        until(lambda: not marked(mark), 30)
+        until(lambda: not marked(mark), "the end of all processes", 30)
         command = [sys.executable, "-m", "fedptr", "resume", str(out)]
     shutil.rmtree(out)
 
@@ -360,10 +361,3 @@ def lines(out: Path) -> int:
         return (out / "rounds.jsonl").read_bytes().count(b"\n")
     except OSError:
         return 0
-
-
-def until(true: Any, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)

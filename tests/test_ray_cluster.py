@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_ray import TINY, lines, until
+from test_ray import TINY, lines
+from waiting import until
 
 from fedptr import cli
 from fedptr.engines import pool
@@ -30,7 +31,7 @@ def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
         command = [str(RAY), "start", "--num-cpus=1", "--block", *argv]
         process = subprocess.Popen(command, stdout=words, stderr=words, env=env, start_new_session=True)
     try:
-        until(lambda: b"Ray runtime started" in log.read_bytes() or process.poll() is not None, 120)
+        until(lambda: b"Ray runtime started" in log.read_bytes() or process.poll() is not None, "the node", 120)
         assert process.poll() is None, log.read_text()
         yield process
     finally:
@@ -62,7 +63,7 @@ def test_a_cluster_that_loses_a_machine_gives_the_same_bits(tmp_path: Path) -> N
         ):
             argv = [sys.executable, "-m", "fedptr", *ARGV, "--engine", "ray", "--ray-address", address]
             process = subprocess.Popen([*argv, "--out", str(out)], stderr=subprocess.PIPE)
-            until(lambda: lines(out) > 9 or process.poll() is not None, 240)
+            until(lambda: lines(out) > 9 or process.poll() is not None, "the tenth round", 240)
             end(other)
             words = process.communicate(timeout=240)[1].decode()
     assert process.returncode == 0, words

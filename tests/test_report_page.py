@@ -6,9 +6,8 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +16,7 @@ import pytest
 from made import made_run
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from waiting import until
 
 from fedptr import cli, summary
 
@@ -82,11 +82,7 @@ def emulate(browser: Any, width: int | None) -> None:
 
 
 def wait(browser: Any, condition: str, seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := browser.execute_script(f"return {condition}")):
-        assert time.monotonic() < deadline, f"waited in vain for {condition}"
-        time.sleep(0.05)
-    return value
+    return until(lambda: browser.execute_script(f"return {condition}"), condition, seconds)
 
 
 def draw_all(browser: Any) -> int:
@@ -252,7 +248,7 @@ def test_charts_are_saved_as_png_and_svg(opened: Any, tmp_path: Path) -> None:
         for ending in ("png", "svg"):
             click(opened, f"#group0 figure[data-chart={kind}] button[data-export={ending}]")
             path = tmp_path / f"fedptr-{kind}-1.{ending}"
-            until(path.exists)
+            until(path.exists, f"the download of {path.name}", 20)
             if ending == "png":
                 with Image.open(path) as image:
                     assert image.size[0] == 2000
@@ -260,13 +256,6 @@ def test_charts_are_saved_as_png_and_svg(opened: Any, tmp_path: Path) -> None:
                 words = "".join(ElementTree.parse(path).getroot().itertext())
                 assert "dirichlet(0.04)" in words, "the picture says under which condition"
     assert errors(opened) == []
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_sixty_runs_open_quickly(browser: Any, tmp_path: Path) -> None:
@@ -300,18 +289,15 @@ def first_chart(page: Path, profile: Path) -> float:
     command = [chromium, *FLAGS, "--window-size=1280,900", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
     process = subprocess.Popen([*command, told.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until((port := profile / "DevToolsActivePort").exists)
-        until(lambda: bool(port.read_text()))
+        port = profile / "DevToolsActivePort"
+        until(lambda: port.exists() and port.read_text(), "Chromium's start", 40)
         where = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
-        found: list[str] = []
 
-        def said() -> bool:
+        def said() -> list[str]:
             with urllib.request.urlopen(where, timeout=10) as answer:
-                found[:] = [one["title"][6:] for one in json.load(answer) if one["title"].startswith("first ")]
-            return bool(found)
+                return [one["title"][6:] for one in json.load(answer) if one["title"].startswith("first ")]
 
-        until(said, 60)
-        return float(found[0]) / 1000
+        return float(until(said, "the first chart", 60)[0]) / 1000
     finally:
         process.terminate()
         process.wait(30)
