@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
@@ -25,13 +27,14 @@ from fedptr.deploy import check as checking
 from fedptr.deploy import keys
 from fedptr.deploy.init import Federation, add, federation_of, init, read_register
 from fedptr.deploy.show import show
-from fedptr.engines.flower import nodeplan, worker
+from fedptr.engines.flower import nodeplan, superexec, worker
 from fedptr.engines.flower.agreement import Offer, agree, moments
 from fedptr.engines.flower.local_grid import LocalGrid
 from fedptr.engines.flower.node import PROTOCOL, Node
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.records import from_records, to_records
 from fedptr.engines.flower.serve import serve
+from fedptr.engines.flower.tensors import pack
 from fedptr.errors import UserError
 from fedptr.plan import Plan
 
@@ -118,6 +121,51 @@ def test_private_keys_are_private_and_everything_is_there(folder: Path) -> None:
     assert not list(folder.glob("server/keys/*[!b]"))
     with pytest.raises(UserError, match="already holds something"):
         init(folder, plan(), Federation("localhost", 1, False, 30), {"a": ""}, {})
+
+
+def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`init` writes the plan's own model into node.toml; what a server asks for later is another matter."""
+    monkeypatch.chdir(tmp_path)
+    make = "from torch.nn import *\ndef make(shape, classes): return Sequential(Flatten(), Linear(64, classes))\n"
+    for name in ("hospital_model", "other_model"):
+        (tmp_path / f"{name}.py").write_text(f"open({name!r}, 'w').close()\n{make}")
+    data = own_data(tmp_path / "data.npz", ["cat", "dog"])
+    ours = plan(model={"name": "hospital_model:make"})
+    init(tmp_path / "f", ours, Federation("localhost", 1, True, 30), {"a": str(data)}, {})
+    node = Node(nodeplan.read(tmp_path / "f" / "nodes" / "a"))
+    agreed = agree([node.offer()], ()).plain()
+
+    def order(asked: Plan) -> Parcel:
+        words = {"kind": "evaluate", "protocol": PROTOCOL, "plan": asked.toml(), "agreement": agreed}
+        return Parcel(words, pack({"x": torch.zeros(64 * 2 + 2)}))
+
+    other = plan(model={"name": "other_model:make"})
+    assert node.answer(order(ours)).words["kind"] == "evaluated"
+    assert "other_model:make, which node.models" in node.answer(order(other)).words["reason"]
+    assert [Path(name).exists() for name in ("hospital_model", "other_model")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("flwr.supernode.runtime.run_clientapp", "install_from_fab"),
+        ("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn"),
+        ("flwr.supercore.superexec.executor.subprocess_executor", "subprocess"),
+    ],
+)
+def test_a_flower_that_might_run_what_it_is_sent_is_refused(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(importlib.import_module(module), name)
+    with pytest.raises(SystemExit, match="2"):
+        superexec.keep_ours()
+    assert "might run programs that the server sends" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["flwr-serverapp"], ["flwr-clientapp", "--allow-runtime-dependency-installation"]])
+def test_a_node_starts_its_own_client_app_and_nothing_else(command: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        superexec.launch(command)
 
 
 def test_insecure_says_so_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,8 +46,8 @@ TABLES: dict[str, Any] = {
     "machine": {"threads": 1, "device": "cpu"},
 }
 
-# A model alone; with a control variate; with what clients keep; with what the server keeps; with a question; features.
-KINDS = ["fedavg", "scaffold", "fedptr", "fedptr-s", "mime", "moon"]
+# With control variates; with what clients keep; what the server keeps; a question; features. FedAvg is below.
+KINDS = ["scaffold", "fedptr", "fedptr-s", "mime", "moon"]
 METHODS = list(all_methods()) if os.environ.get("FEDPTR_ALL_METHODS") else KINDS
 
 
@@ -86,6 +86,23 @@ def test_over_tls_every_method_gives_the_weights_of_the_in_process_engine(name: 
     three.train(plan, name)
     assert three.summary()["weights_sha256"] == moving(in_process(plan))
     assert three.summary()["dropped"] == 0
+
+
+@federations
+def test_nodes_run_no_program_that_the_server_sends(three: Federation3, tmp_path: Path) -> None:
+    """Flower would: the app of the run has one line more, and its server half does run it."""
+    plan, traces = plan_for("fedavg"), {half: tmp_path / half for half in ("server", "client")}
+    app = three.server / "app" / "fedptr_app"
+    honest = {half: (app / f"{half}.py").read_text() for half in traces}
+    try:
+        for half, trace in traces.items():
+            (app / f"{half}.py").write_text(f"open({str(trace)!r}, 'w').close()\n{honest[half]}")
+        three.train(plan, "tampered")
+    finally:
+        for half, text in honest.items():
+            (app / f"{half}.py").write_text(text)
+    assert three.summary()["weights_sha256"] == moving(in_process(plan))
+    assert {half: trace.exists() for half, trace in traces.items()} == {"server": True, "client": False}
 
 
 @federations

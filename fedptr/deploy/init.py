@@ -22,6 +22,7 @@ from fedptr.deploy import keys, scripts
 from fedptr.engines.flower import deployplan, nodeplan
 from fedptr.errors import UserError
 from fedptr.plan import Plan
+from fedptr.runner import load_plan
 from fedptr.sealed import write_text
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
@@ -88,8 +89,9 @@ def add(server: Path, name: str, data: str, federation: Federation) -> Path:
     folder.chmod(0o700)
     number = max((entry["number"] for entry in known.values()), default=-1) + 1
     path = Path(data).expanduser()
+    model = load_plan(server).model.name
     tables: dict[str, Any] = {
-        "node": {"name": name, "number": number},
+        "node": {"name": name, "number": number, **({"models": model} if ":" in model else {})},
         "data": {"name": str(path.absolute()) if path.exists() else data or "data"},
         "machine": {"device": "auto", "threads": 0},
     }

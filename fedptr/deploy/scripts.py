@@ -126,7 +126,7 @@ fedptr deploy add server NAME        # one more node, also while the run is goin
 SECURE = """\
 Everything is encrypted (TLS, with a certificate authority of your own, `server/ca.key`), and only nodes whose keys are
 in `server/keys` are let in. A node's folder holds its private key: hand it over on a safe way, and keep no copy on the
-server. The server decides which program the nodes run: join only a federation whose server you trust with that."""
+server. Nodes run the fedptr that is installed there and own models that their node.toml names; no program is sent."""
 INSECURE = "**INSECURE: nothing is encrypted and anybody may take part. For a trial on one machine only.**"
 
 

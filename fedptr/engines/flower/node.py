@@ -106,6 +106,7 @@ class Node:
             agreed = Agreement.of(words["agreement"])
             fits(self.offer(), agreed)
             plan = replace(planning.check(planning.parse(words["plan"])), machine=self.plan.machine)
+            self.consent(plan.model.name)
             device = choose_device(plan.machine.device)
             dataset = translated(self.dataset, agreed)
             task = fast(plan, make_task(plan, dataset, device), agreed.images)
@@ -113,6 +114,11 @@ class Node:
             mine = train if self.rows is None else train.part(torch.tensor(self.rows))
             self.made = key, plan, task, mine, test
         return self.made[1:]
+
+    def consent(self, model: str) -> None:
+        """The server names a model; which code of this machine that may be is for the node to say."""
+        if ":" in model and model not in [name.strip() for name in self.plan.node.models.split(",")]:
+            raise ReplyError(f"is asked to run {model}, which node.models in its node.toml does not name")
 
     def train(self, parcel: Parcel) -> Parcel:
         words = parcel.words

@@ -1,6 +1,6 @@
 """node.toml: who a node is, where its data is, and on what it computes. It stays on the node.
 
-[node]      name, number, and the part of a split file that is its own
+[node]      name, number, the part of a split file that is its own, and own code that it is ready to run
 [data]      as in a plan: a named dataset, an .npz, an image folder
 [machine]   as in a plan
 """
@@ -30,6 +30,7 @@ class Who:
     number: int = setting(0, "the client's number; it must not change, and no two nodes have the same", ge=0, lt=100000)
     split: str = setting("", "a split file of which only one part is this node's; empty = all data is")
     part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
+    models: str = setting("", "own models (module:factory) that the server may ask for, separated by commas")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ def node_of(context: Context) -> Node:
 def simulated_node(folder: Path, i: int) -> Node:
     """A node as node.toml would describe it."""
     plan = load_plan(folder)
+    who = {"name": f"client {i}", "number": i, "split": str(folder / "split.json"), "models": plan.model.name}
     tables = {
-        "node": {"name": f"client {i}", "number": i, "split": str(folder / "split.json")},
+        "node": who,
         "data": asdict(plan.data),
         "machine": asdict(plan.machine),
     }

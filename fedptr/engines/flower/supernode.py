@@ -2,8 +2,8 @@
 
 Flower has no settings for either. Its loop sleeps three seconds between looks (here FEDPTR_NODE_POLL, by default 0.5)
 and half a second while it waits for its own ClientApp; its SuperExec is exchanged for that of
-`fedptr.engines.flower.superexec`. A Flower whose loop looks otherwise is started as it is: slower, with the same
-results.
+`fedptr.engines.flower.superexec`, which runs nothing that the server sends. A Flower whose loop looks otherwise is
+refused.
 
 It is also made to last. Flower's SuperNode ends when the server turns it away, which happens to a node that comes back
 sooner than the server has noticed that it was gone, and to one whose key is not registered yet. Here it tries again.
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedptr.engines.flower.impatient import hurry
+from fedptr.engines.flower.superexec import keep_ours, refuse
 
 INNER = "--inner"  # the first argument of the process that is the SuperNode
 AGAIN = 5  # seconds until it is started again
@@ -41,7 +42,8 @@ def main() -> int:
         signal.signal(number, stop)
     while not asked:
         inner.append(subprocess.Popen([sys.executable, "-m", __spec__.name, INNER, *sys.argv[1:]]))
-        inner[-1].wait()
+        if inner[-1].wait() == 2:  # what was said will be said again
+            return 2
         for _ in range(10 * AGAIN):
             if not asked:
                 time.sleep(0.1)
@@ -54,17 +56,19 @@ def once() -> None:
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     hurry()
+    keep_ours()
     pause = float(os.environ.get("FEDPTR_NODE_POLL", "0.5"))
-    if getattr(loop, "time", None) is time and getattr(loop, "subprocess", None) is subprocess:
-        loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(pause if seconds >= IDLE else WAIT))
-        loop.subprocess = SimpleNamespace(Popen=start)
+    if getattr(loop, "time", None) is not time or getattr(loop, "subprocess", None) is not subprocess:
+        refuse()
+    loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(pause if seconds >= IDLE else WAIT))
+    loop.subprocess = SimpleNamespace(Popen=start)
     flower_supernode()
 
 
 def start(command: list[str]) -> Any:
-    if command[0] == "flower-superexec":
-        command = [sys.executable, "-m", "fedptr.engines.flower.superexec", *command[1:]]
-    return subprocess.Popen(command)
+    if command[0] != "flower-superexec":
+        refuse()
+    return subprocess.Popen([sys.executable, "-m", "fedptr.engines.flower.superexec", *command[1:]])
 
 
 if __name__ == "__main__":
