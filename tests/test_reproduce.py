@@ -47,6 +47,13 @@ def test_every_cell_is_a_sound_plan(name: str, scale: str) -> None:
                 assert (plan.model.width, plan.local.batch, plan.local.lr, plan.data.subset) == (128, 500, 0.01, 0)
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_wherever_fedptr_is_compared_the_control_without_auxiliary_data_is_too(name: str) -> None:
+    recipe = load(name)
+    compared = {recipe.plan(recipe.rows[0], column, "cpu", 0).method.name for column in recipe.columns}
+    assert "fedptr-linear" in compared or not compared & {"fedptr", "fedptr-s", "naive"} or len(recipe.columns) == 1
+
+
 def test_the_papers_own_settings() -> None:
     recipe = load("table1")
     assert [column.name for column in recipe.columns[:7]] == list(methods.PAPER)
