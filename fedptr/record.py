@@ -50,9 +50,9 @@ def describe(
         entry = {"id": reply.client, **plain(visits[reply.client].log)}
         if "w" in reply.state:
             entry["cos_local"] = cosine(x - reply.state["w"], x - new)
-        entry |= auxiliary_cosine(visits[reply.client].log, x, new)
+        entry |= foretold(visits[reply.client].log, x, new)
         clients.append(entry)
-    server = plain(log) | auxiliary_cosine(log, x, new)
+    server = plain(log) | foretold(log, x, new)
     parts = [server, *clients]
     sizes = [reply.size for reply in replies]
     record: dict[str, Any] = {
@@ -60,8 +60,7 @@ def describe(
         "bytes_up": sum(nbytes(reply.state) for reply in replies),
         "cos_local": mean(clients, "cos_local"),
     }
-    if any("cos_aux" in part for part in parts):
-        record["cos_aux"] = mean(parts, "cos_aux")
+    record |= {name: mean(parts, name) for name in ("cos_aux", "reach") if any(name in part for part in parts)}
     seconds = {
         "matching": sum(part.pop("seconds_matching", 0.0) for part in parts),
         "projection": sum(part.pop("seconds_projection", 0.0) for part in parts),
@@ -73,14 +72,20 @@ def describe(
     return record | ({"server": server} if server else {}) | {"clients": clients, "seconds": seconds}
 
 
-def auxiliary_cosine(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
-    """How well the projected step foretold the real one."""
-    return {"cos_aux": cosine(x - log["target"], x - new)} if "target" in log else {}
+def foretold(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
+    """How well the projected step foretold the real one: the cosine of the two, and how many times as long it is."""
+    if "target" not in log:
+        return {}
+    projected, real = log["target"] - x, new - x
+    return {"cos_aux": cosine(projected, real), "reach": ratio(float(projected.norm()), float(real.norm()))}
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
-    scale = float(a.norm()) * float(b.norm())
-    return float(torch.dot(a, b)) / scale if scale else 0.0
+    return ratio(float(torch.dot(a, b)), float(a.norm()) * float(b.norm()))
+
+
+def ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0
 
 
 def plain(log: State) -> dict[str, Any]:

@@ -276,6 +276,7 @@ def test_cosines_are_the_papers(world: World) -> None:
     cos = torch.nn.functional.cosine_similarity
     assert entry["cos_local"] == pytest.approx(float(cos(x - w, x - new, dim=0)), abs=1e-5)
     assert entry["cos_aux"] == pytest.approx(float(cos(x - target, x - new, dim=0)), abs=1e-5)
+    assert entry["reach"] == pytest.approx(float((target - x).norm() / (new - x).norm()), rel=1e-5)
     assert entry["distances"][0] == pytest.approx(float((w - target)[:96].norm()), rel=1e-5)
 
 
