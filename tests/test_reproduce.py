@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from fedptr import methods
 from fedptr.cli import main
 from fedptr.reproduce import recipe as recipes
+from fedptr.reproduce import tables
+from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.queue import units
 from fedptr.reproduce.recipe import cells, fingerprint, load, names, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge
@@ -174,6 +177,19 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 def folders(out: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/summary.json")}
+
+
+def test_a_cell_with_fewer_seeds_than_asked_for_says_so(tmp_path: Path) -> None:
+    recipe = load("table4")
+    wanted = [cell for cell in cells(recipe, "smoke", 3, tmp_path) if cell.row == recipe.rows[0]]
+    summary = {"accuracy": 0.5, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
+    late = [cell for cell in wanted if cell.column.name == "fixed" and cell.plan.run.seed == 2]
+    done = {cell.folder: (summary, []) for cell in wanted if cell not in late}
+    outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 3, wanted, done, {})
+    first = f"| {recipe.rows[0].label} | 50.00 ± 0.00 [2] (62.10) | 50.00 ± 0.00 (69.04) |"
+    assert first in tables.markdown(outcome)
+    assert "[n]: only n of the 3 seeds are finished." in tables.markdown(outcome)
+    assert "$ [2] &" in tables.latex(outcome)
 
 
 def test_what_is_finished_is_never_run_again(tmp_path: Path) -> None:

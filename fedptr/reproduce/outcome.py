@@ -34,6 +34,11 @@ class Result:
     def accuracy(self) -> Interval:
         return interval(list(self.accuracies.values()))
 
+    @property
+    def few(self) -> str:
+        """How many seeds there are, where some are missing yet."""
+        return f" [{len(self.runs)}]" if 0 < len(self.runs) < len(self.folders) else ""
+
     def mean(self, name: str) -> float:
         return statistics.fmean(float(summary[name]) for summary, _ in self.runs.values())
 

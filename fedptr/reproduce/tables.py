@@ -13,6 +13,7 @@ from rich.text import Text
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
 from fedptr.reproduce.recipe import Column, Row, common, reduced
+from fedptr.reproduce.verdict import MEANING
 
 NONE = "–"
 GAPS = ("gap", "gap_ci95", "paper_gap", "verdict")
@@ -38,7 +39,7 @@ def listed(values: list[Any]) -> str:
 def number(result: Result) -> str:
     if not result.runs:
         return "failed" if result.failures else NONE
-    return str(result.accuracy)
+    return str(result.accuracy) + result.few
 
 
 def markdown(outcome: Outcome) -> str:
@@ -51,13 +52,21 @@ def markdown(outcome: Outcome) -> str:
     for row in recipe.rows:
         cells = [with_paper(number(result), result.paper) for result in across(outcome, row)]
         lines.append(bar([row.label, *cells]))
+    if any(result.few for result in outcome.results.values()):
+        lines += ["", f"[n]: only n of the {outcome.seeds} seeds are finished."]
     lines += ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
     lines += [bar(["", *names, "order (ρ)", recipe.highest]), bar(["---", *["---:"] * len(names), "---:", "---"])]
     for row in recipe.rows:
         lines.append(
             bar([row.label, *(judged(outcome, row, column) for column in recipe.columns), *ranked(outcome, row)])
         )
-    lines += ["", VERDICTS, "", "## Cost: seconds, and megabytes sent by all together", ""]
+    lines += [
+        "",
+        "; ".join(f"{verdict}: {words}" for verdict, words in MEANING.items()) + ".",
+        "",
+        "## Cost: seconds, and megabytes sent by all together",
+        "",
+    ]
     lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
     lines += [bar([row.label, *(cost(result) for result in across(outcome, row))]) for row in recipe.rows]
     failures = [
@@ -67,13 +76,6 @@ def markdown(outcome: Outcome) -> str:
     ]
     lines += ["", "## Failed", "", *failures] if failures else []
     return "\n".join(lines) + "\n"
-
-
-VERDICTS = (
-    "agrees: our gap has the paper's sign and its interval does not reach zero (or neither has one, ours within 2 "
-    "points); contradicts: the other sign; open: our interval reaches zero; paper sees none: we do, and the paper's "
-    "gap is below half a point."
-)
 
 
 def bar(cells: list[str]) -> str:
@@ -135,7 +137,7 @@ def tex(result: Result, best: float | None) -> str:
         return "--"
     mean, half, n = result.accuracy
     text = f"{mean:.2f}" + (f" \\pm {half:.2f}" if n > 1 else "")
-    return f"$\\mathbf{{{text}}}$" if mean == best else f"${text}$"
+    return (f"$\\mathbf{{{text}}}$" if mean == best else f"${text}$") + result.few
 
 
 def escaped(text: str) -> str:
@@ -186,9 +188,10 @@ def live(outcome: Outcome, board: Board) -> Table:
     caption = f"{len(board.done)} of {len(board.plans)} runs{failed}{left}; the paper's numbers in brackets"
     table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption, box=SIMPLE_HEAD)
     table.padding, table.pad_edge = (0, 1, 0, 0), False  # many columns on a narrow screen
-    table.add_column("")
+    words = [word for row in recipe.rows for word in row.label.split()]
+    table.add_column("", min_width=max(map(len, words)))  # CIFAR-10 and CIFAR-100 are to be told apart
     for column in recipe.columns:
-        table.add_column(column.name, justify="right", overflow="fold")
+        table.add_column(column.name.replace("-", "-\n"), justify="right", overflow="fold")
     for row in recipe.rows:
         table.add_row(row.label, *(status(result, board) for result in across(outcome, row)))
     return table
@@ -204,7 +207,11 @@ def status(result: Result, board: Board) -> str:
         return "round " + " ".join(going)
     if not result.runs and not result.failures:
         return "·"
-    return number(result) + ("" if result.paper is None else f"\n({result.paper:.1f})")
+    if not result.runs:
+        return number(result)
+    own = result.accuracy
+    lines = [f"{own.mean:.1f}", *([f"±{own.half:.1f}"] if own.n > 1 else []), *result.few.split()]
+    return "\n".join([*lines, *([] if result.paper is None else [f"({result.paper:.1f})"])])
 
 
 def duration(seconds: float) -> str:

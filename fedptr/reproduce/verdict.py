@@ -10,10 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedptr.report.page import series
+from fedptr.report.page import numbers
 
 ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
 NARROW = 2.0  # points: an interval within which there is no gap worth the name
+MEANING = {
+    "agrees": "our gap has the paper's sign and its interval does not reach zero, or neither has a gap "
+    f"(ours within {NARROW:g} points)",
+    "contradicts": "our gap has the other sign",
+    "open": "our interval reaches zero",
+    "paper sees none": "we see a gap, and the paper's is below half a point",
+    "one seed": "no interval, so no verdict",
+}
 
 
 class Interval(NamedTuple):
@@ -39,7 +47,7 @@ def interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         return Interval(math.nan, math.nan, 0)
-    mean, half = series.interval(values)
+    mean, half = numbers.interval(values)
     return Interval(float(mean), math.nan if half is None else float(half), len(values))
 
 

@@ -1,12 +1,38 @@
-"""What counts as a number in a file that anybody may have written."""
+"""What counts as a number in a file that anybody may have written, and the interval of several."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 LARGEST = 1e100  # what is larger was never measured
+Floats = npt.NDArray[np.float64]
 
 
 def sound(value: Any) -> bool:
     """A number that can be computed with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def number(value: Any) -> float:
+    """A recorded number; not a number where there is none."""
+    return float(value) if sound(value) else math.nan
+
+
+def interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
+    """The mean over the rows, and the half width of its 95 % confidence interval where there are two rows or more.
+
+    >>> mean, half = interval([[1.0], [2.0], [3.0]])
+    >>> float(mean[0]), round(float(half[0]), 3)
+    (2.0, 2.484)
+    """
+    from scipy import stats
+
+    rows = np.asarray(values, dtype=np.float64)
+    n = len(rows)
+    if n < 2:
+        return rows.mean(axis=0), None
+    return rows.mean(axis=0), float(stats.t.ppf(0.975, n - 1)) * rows.std(axis=0, ddof=1) / math.sqrt(n)

@@ -10,17 +10,12 @@ from typing import Any
 
 from fedptr.errors import UserError
 from fedptr.report.page.numbers import sound
+from fedptr.reproduce.verdict import MEANING
 
 Table = dict[str, Any]  # reproduce.json, and the folders of its runs
 
 NAME = "reproduce.json"
 LARGEST = 20_000_000  # bytes
-WORDS = {
-    "agrees": "our gap has the paper's sign and its interval does not reach zero, or neither has one (ours within 2)",
-    "contradicts": "our gap has the other sign",
-    "open": "our interval reaches zero, or there is one seed only",
-    "paper sees none": "we see a gap, and the paper's is below half a point",
-}
 
 
 def tables(folders: Iterable[Path]) -> list[Table]:
@@ -68,13 +63,13 @@ def section(data: Table) -> str:
         for row in rows
     )
     measure = str(data.get("measure", "Accuracy (%), mean of the last five rounds"))
-    several = f"mean ± 95 % confidence interval of up to {seeds} seeds" if seeds > 1 else "one seed"
+    several = f"mean ± 95 % confidence interval of {seeds} seeds, or of [n]" if seeds > 1 else "one seed"
     return (
         f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{reduced(data)}'
         f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, our '
         f"gap to {escape(data['reference'])} with the paper’s in brackets, and a verdict on the gap. "
-        f"{escape('; '.join(f'{name}: {words}' for name, words in WORDS.items()))}.</p></section>"
+        f"{escape('; '.join(f'{name}: {words}' for name, words in MEANING.items()))}.</p></section>"
     )
 
 
@@ -106,14 +101,15 @@ def entry(cell: dict[str, Any] | None, data: Table) -> str:
     """Our number, the paper's, the gaps and the verdict, a line each."""
     if cell is None or not sound(cell.get("mean")):
         return "failed" if cell and cell.get("failures") else "–"
-    lines = [f"<strong>{with_interval(cell, 'mean', 'ci95', '.1f')}</strong>"]
+    few = f" [{len(cell['accuracies'])}]" if len(cell["accuracies"]) < len(cell["folders"]) else ""
+    lines = [f"<strong>{with_interval(cell, 'mean', 'ci95', '.1f')}</strong>{few}"]
     if sound(cell.get("paper")):
         lines.append(f'<span class="paper">paper {cell["paper"]:.1f}</span>')
     if cell["column"] != data["reference"] and sound(cell.get("gap")):
         theirs = f" ({cell['paper_gap']:+.1f})" if sound(cell.get("paper_gap")) else ""
         lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+.1f')}{theirs}</span>")
     verdict = cell.get("verdict")
-    if verdict in WORDS:
+    if verdict in MEANING:
         lines.append(f'<span class="verdict {verdict.split()[0]}">{escape(verdict)}</span>')
     return "<br>".join(lines)
 

@@ -7,36 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedptr.history import Record
 from fedptr.report.page.find import Found
-from fedptr.report.page.numbers import sound
+from fedptr.report.page.numbers import Floats, interval, number
 from fedptr.summary import LAST
 
 POINTS = 250  # a curve has at most so many
-Floats = npt.NDArray[np.float64]
-
-
-def interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
-    """The mean over the rows, and the half width of its 95 % confidence interval where there are two rows or more.
-
-    >>> mean, half = interval([[1.0], [2.0], [3.0]])
-    >>> float(mean[0]), round(float(half[0]), 3)
-    (2.0, 2.484)
-    """
-    from scipy import stats
-
-    rows = np.asarray(values, dtype=np.float64)
-    n = len(rows)
-    if n < 2:
-        return rows.mean(axis=0), None
-    return rows.mean(axis=0), float(stats.t.ppf(0.975, n - 1)) * rows.std(axis=0, ddof=1) / math.sqrt(n)
-
-
-def number(value: Any) -> float:
-    """A recorded number; not a number where there is none."""
-    return float(value) if sound(value) else math.nan
 
 
 def evaluated(run: Found) -> list[Record]:

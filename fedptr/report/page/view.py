@@ -13,7 +13,8 @@ from typing import Any
 from fedptr.history import Record
 from fedptr.pictures import FOLDER
 from fedptr.report.page.find import Found
-from fedptr.report.page.series import number, plain, thin
+from fedptr.report.page.numbers import number
+from fedptr.report.page.series import plain, thin
 
 SHEETS = 25  # of a run, at most
 SMALL = 30_000  # bytes of a sheet that is kept as it is; a larger one is compressed with loss
