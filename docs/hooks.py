@@ -200,8 +200,10 @@ def compared() -> str:
 
 
 def number(cell: dict[str, Any]) -> str:
-    several = len(cell["accuracies"]) > 1
-    return f"{cell['mean']:.1f}" + (f" ± {cell['ci95']:.1f}" if several else "")
+    """Of how many seeds it is stands beside it where that is not as many as for the others."""
+    n = len(cell["accuracies"])
+    few = f" [{n}]" if n < len(cell["folders"]) else ""
+    return f"{cell['mean']:.1f}" + (f" ± {cell['ci95']:.1f}" if n > 1 else "") + few
 
 
 def theirs(cell: dict[str, Any]) -> str:
