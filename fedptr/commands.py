@@ -155,10 +155,13 @@ def tell_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     from fedptr import compare as comparing
     from fedptr.report import table
 
-    summaries = comparing.compare(plans, out)
-    Console().print(table.terminal(summaries, comparing.describe(next(iter(plans.values()))[0])))
+    summaries, failures = comparing.compare(plans, out)
+    (first, *more), *_ = plans.values()
+    Console().print(table.terminal(summaries, 1 + len(more), comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
-    return 0
+    if failures:
+        notice(f"{len(failures)} of {len(plans) * (1 + len(more))} runs failed; {out / 'table.md'} has the reasons")
+    return 1 if failures else 0
 
 
 def hint(plan: Plan, experiment: Experiment) -> None:

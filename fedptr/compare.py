@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fedptr import methods
+from fedptr.data.progress import notice
 from fedptr.engines import choice as engines
-from fedptr.errors import UserError
+from fedptr.errors import ClientError, UserError
 from fedptr.experiment import prepare
 from fedptr.history import Record, jsonable
 from fedptr.lock import StoppedError, locked
@@ -48,12 +49,14 @@ def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Pl
     }
 
 
-def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Record]]:
+def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
 
-    Called again on the same folder, it goes on: what is finished is not run again.
+    Called again on the same folder, it goes on: what is finished is not run again. A run that fails (a method may
+    diverge) does not stop the others; what it died of is returned beside the summaries of those that did not.
     """
     results: dict[str, list[tuple[Record, list[Record]]]] = {name: [] for name in all_plans}
+    failures: list[str] = []
     with locked(out):
         seeds = len(next(iter(all_plans.values())))
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
@@ -61,14 +64,20 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> dict[str, list[Recor
             for name, plan in ordered:
                 try:
                     results[name].append(one(plan, out / name / f"seed{plan.run.seed}", pool))
+                except ClientError as error:
+                    failures.append(f"seed {plan.run.seed}, {error}")
+                    notice(f"{failures[-1]}; the comparison goes on without")
                 except StoppedError as stopped:  # it is the comparison that is to be resumed
                     raise StoppedError(out, stopped.round, stopped.signal_number) from None
+        if not any(results.values()):
+            raise ClientError(f"every run failed, the first with {failures[0]}")
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
-        records = {name: [rounds for _, rounds in runs] for name, runs in results.items()}
+        records = {name: [rounds for _, rounds in runs] for name, runs in results.items() if runs}
         write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
-        write_text(out / "table.md", table.markdown(summaries))
+        failed = "".join(f"\n- failed: {words}" for words in failures)
+        write_text(out / "table.md", table.markdown(summaries, seeds) + (f"{failed}\n" if failed else ""))
         curves.plot(records, describe(next(iter(all_plans.values()))[0]), out / "curves")
-    return summaries
+    return summaries, failures
 
 
 def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Record]]:

@@ -305,3 +305,21 @@ def test_a_summary_does_not_say_in_which_folder_the_data_was(tmp_path: Path) -> 
     asked = ["--dataset", str(tmp_path / "mine.npz"), "--clients", "2", "--min-size", "1", "--rounds", "1"]
     assert cli.main(["run", *asked, "--partition", "iid", "--out", str(tmp_path / "run")]) == 0
     assert strict((tmp_path / "run" / "summary.json").read_text())["data"] == "mine.npz (.npz file)"
+
+
+def test_a_method_that_diverges_does_not_stop_the_others(tmp_path: Path, capsys: Capture) -> None:
+    out, broken = tmp_path / "out", ["--set", "methods.fedprox.mu=1e30", "--rounds", "2"]
+    argv = ["compare", *TINY, *broken, "--methods", "fedprox,fedavg", "--seeds", "2", "--out", str(out)]
+    for again in (argv, ["resume", str(out)]):
+        assert cli.main(again) == 1
+        told = capsys.readouterr()
+        assert "failed" in told.out
+        assert "seed 0, fedprox, round 1, client" in told.err
+        assert "2 of 4 runs failed" in told.err
+        results = strict((out / "compare.json").read_text())
+        assert [len(results[name]) for name in ("fedprox", "fedavg")] == [0, 2]
+        text = (out / "table.md").read_text(encoding="utf-8")
+        assert "| fedprox | failed | – | – | – |" in text
+        assert text.count("- failed: seed") == 2
+    assert cli.main(["compare", *TINY, *broken, "--methods", "fedprox", "--out", str(tmp_path / "all")]) == 1
+    assert "every run failed, the first with seed 0, fedprox, round 1" in capsys.readouterr().err

@@ -12,16 +12,21 @@ from rich.text import Text
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]  # method -> one summary a seed
 
 
-def rows(results: Summaries) -> list[list[str]]:
-    best = max(statistics.fmean(s["accuracy"] for s in runs) for runs in results.values())
+def rows(results: Summaries, seeds: int) -> list[list[str]]:
+    """[n] is for a method of which n seeds only did not fail."""
+    best = max(statistics.fmean(s["accuracy"] for s in runs) for runs in results.values() if runs)
     lines = []
     for name, runs in results.items():
+        if not runs:
+            lines.append([name, "failed", "–", "–", "–"])
+            continue
+        few = f" [{len(runs)}]" if len(runs) < seeds else ""
         accuracies = [100 * run["accuracy"] for run in runs]
         mean = statistics.fmean(accuracies)
         spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
         lines.append([
             name,
-            f"{mean:.2f}{spread}" + (" *" if mean >= 100 * best - 1e-9 else ""),
+            f"{mean:.2f}{spread}{few}" + (" *" if mean >= 100 * best - 1e-9 else ""),
             f"{100 * statistics.fmean(run['accuracy_best'] for run in runs):.2f}",
             f"{statistics.fmean(run['seconds_per_round'] for run in runs):.2f}",
             f"{statistics.fmean(run['bytes_per_round'] for run in runs) / 1e6:.2f}",
@@ -29,23 +34,22 @@ def rows(results: Summaries) -> list[list[str]]:
     return lines
 
 
-def headings(results: Summaries) -> list[str]:
-    seeds = len(next(iter(results.values())))
+def headings(seeds: int) -> list[str]:
     spread = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     return ["method", f"accuracy % (last 5 rounds{spread})", "best %", "s/round", "MB/round"]
 
 
-def terminal(results: Summaries, title: str) -> Table:
+def terminal(results: Summaries, seeds: int, title: str) -> Table:
     table = Table(
         title=Text(title), caption="* highest mean; MB/round is up and down together, over all clients of a round"
     )
-    for number, heading in enumerate(headings(results)):
+    for number, heading in enumerate(headings(seeds)):
         table.add_column(heading, justify="left" if number == 0 else "right")
-    for row in rows(results):
+    for row in rows(results, seeds):
         table.add_row(*row, style="bold" if row[1].endswith("*") else "")
     return table
 
 
-def markdown(results: Summaries) -> str:
-    lines = [headings(results), ["---", *["---:"] * 4], *rows(results)]
+def markdown(results: Summaries, seeds: int) -> str:
+    lines = [headings(seeds), ["---", *["---:"] * 4], *rows(results, seeds)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
