@@ -143,6 +143,13 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
     assert node.answer(order(ours)).words["kind"] == "evaluated"
     assert "other_model:make, which node.models" in node.answer(order(other)).words["reason"]
     assert [Path(name).exists() for name in ("hospital_model", "other_model")] == [True, False]
+    folder = node.plan.folder
+    assert list(checking.own_models(folder)) == [(True, "the model hospital_model:make: 130 parameters")]
+    text = (folder / "node.toml").read_text()
+    (folder / "node.toml").write_text(text.replace("hospital_model:make", "hospital_model:make, missing:make"))
+    (_, (well, words)) = checking.own_models(folder)
+    assert not well
+    assert "'missing:make' cannot be imported" in words
 
 
 @pytest.mark.parametrize(

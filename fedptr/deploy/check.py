@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import socket
@@ -14,6 +15,7 @@ from fedptr.deploy.init import federation_of, read_register
 from fedptr.engines.flower import deployplan, nodeplan
 from fedptr.errors import UserError
 from fedptr.experiment import load_data
+from fedptr.models import ModelPlan, build
 from fedptr.runner import load_plan
 
 TESTED = ((1, 41), (1, 43))  # from the first on, before the second
@@ -67,6 +69,7 @@ def node(folder: Path) -> Iterator[Finding]:
         return f"{count} samples of {size}, {len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
 
     yield from attempt("the node's data", data)
+    yield from own_models(folder)
     start = (folder / "supernode.sh").read_text(encoding="utf-8") if (folder / "supernode.sh").exists() else ""
     words = start.split()
     if "--superlink" not in words:
@@ -80,6 +83,22 @@ def node(folder: Path) -> Iterator[Finding]:
         yield from private(folder / "key")
         yield (folder / "ca.crt").is_file(), "the federation's certificate, ca.crt"
     yield from reach(host, int(port), None if insecure else folder / "ca.crt")
+
+
+def own_models(folder: Path) -> Iterator[Finding]:
+    """Whether the models that node.toml names can be made, for the node's own data."""
+    with contextlib.suppress(UserError):  # said before
+        plan = nodeplan.read(folder)
+        dataset, _ = nodeplan.own_data(plan)
+        channels, height, width = dataset.train_x.shape[1:]
+        for name in plan.node.allowed():
+
+            def made(name: str = name) -> str:
+                with contextlib.chdir(folder):  # where the node's worker is
+                    model = build(ModelPlan(name), (channels, height, width), len(dataset.classes))
+                return f"{sum(p.numel() for p in model.parameters()):,} parameters"
+
+            yield from attempt(f"the model {name}", made)
 
 
 def flower() -> Finding:

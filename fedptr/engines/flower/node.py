@@ -117,7 +117,7 @@ class Node:
 
     def consent(self, model: str) -> None:
         """The server names a model; which code of this machine that may be is for the node to say."""
-        if ":" in model and model not in [name.strip() for name in self.plan.node.models.split(",")]:
+        if ":" in model and model not in self.plan.node.allowed():
             raise ReplyError(f"is asked to run {model}, which node.models in its node.toml does not name")
 
     def train(self, parcel: Parcel) -> Parcel:

@@ -32,6 +32,9 @@ class Who:
     part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
     models: str = setting("", "own models (module:factory) that the server may ask for, separated by commas")
 
+    def allowed(self) -> list[str]:
+        return [name.strip() for name in self.models.split(",") if name.strip()]
+
 
 @dataclass(frozen=True)
 class NodePlan:
