@@ -188,13 +188,23 @@ def live(outcome: Outcome, board: Board) -> Table:
     caption = f"{len(board.done)} of {len(board.plans)} runs{failed}{left}; the paper's numbers in brackets"
     table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption, box=SIMPLE_HEAD)
     table.padding, table.pad_edge = (0, 1, 0, 0), False  # many columns on a narrow screen
-    words = [word for row in recipe.rows for word in row.label.split()]
-    table.add_column("", min_width=max(map(len, words)))  # CIFAR-10 and CIFAR-100 are to be told apart
+    labels = [parted(row.label) for row in recipe.rows]
+    # Its words are not cut: CIFAR-10 and CIFAR-100 are to be told apart.
+    table.add_column("", min_width=max(len(word) for label in labels for word in label.split()))
     for column in recipe.columns:
         table.add_column(column.name.replace("-", "-\n"), justify="right", overflow="fold")
-    for row in recipe.rows:
-        table.add_row(row.label, *(status(result, board) for result in across(outcome, row)))
+    for row, label in zip(recipe.rows, labels, strict=True):
+        table.add_row(label, *(status(result, board) for result in across(outcome, row)))
     return table
+
+
+def parted(label: str) -> str:
+    """Long words on two lines.
+
+    >>> parted("α = 0.01, Fashion-MNIST")
+    'α = 0.01, Fashion-\\nMNIST'
+    """
+    return " ".join(word.replace("-", "-\n") if len(word) > 10 else word for word in label.split(" "))
 
 
 def status(result: Result, board: Board) -> str:
