@@ -54,19 +54,7 @@ def markdown(outcome: Outcome) -> str:
         lines.append(bar([row.label, *cells]))
     if any(result.few for result in outcome.results.values()):
         lines += ["", f"[n]: only n of the {outcome.seeds} seeds are finished."]
-    lines += ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
-    lines += [bar(["", *names, "order (ρ)", recipe.highest]), bar(["---", *["---:"] * len(names), "---:", "---"])]
-    for row in recipe.rows:
-        lines.append(
-            bar([row.label, *(judged(outcome, row, column) for column in recipe.columns), *ranked(outcome, row)])
-        )
-    lines += [
-        "",
-        "; ".join(f"{verdict}: {words}" for verdict, words in MEANING.items()) + ".",
-        "",
-        "## Cost: seconds, and megabytes sent by all together",
-        "",
-    ]
+    lines += [*gaps(outcome), "", "## Cost: seconds, and megabytes sent by all together", ""]
     lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
     lines += [bar([row.label, *(cost(result) for result in across(outcome, row))]) for row in recipe.rows]
     failures = [
@@ -76,6 +64,20 @@ def markdown(outcome: Outcome) -> str:
     ]
     lines += ["", "## Failed", "", *failures] if failures else []
     return "\n".join(lines) + "\n"
+
+
+def gaps(outcome: Outcome) -> list[str]:
+    """To the reference, with verdicts; where it stands alone there are none."""
+    recipe = outcome.recipe
+    names = [column.name for column in recipe.columns]
+    if len(names) == 1:
+        return []
+    lines = ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
+    lines += [bar(["", *names, "order (ρ)", recipe.highest]), bar(["---", *["---:"] * len(names), "---:", "---"])]
+    for row in recipe.rows:
+        own = (judged(outcome, row, column) for column in recipe.columns)
+        lines.append(bar([row.label, *own, *ranked(outcome, row)]))
+    return [*lines, "", "; ".join(f"{verdict}: {words}" for verdict, words in MEANING.items()) + "."]
 
 
 def bar(cells: list[str]) -> str:
