@@ -69,7 +69,8 @@ def record(plan: Plan, t: int, rng: np.random.Generator) -> dict[str, Any]:
     return {
         "round": t, "test_accuracy": accuracy, "test_loss": 2.3 * (1.02 - accuracy), "cohort": list(range(clients)),
         "bytes_down": size, "bytes_up": size, "train_loss": 2.2 / t, "cos_local": 0.3 + float(rng.normal(0, 0.02)),
-        **({"cos_aux": inside["cos_aux"]} if inside else {}), **({"server": inside} if who == "server" else {}),
+        **({"cos_aux": inside["cos_aux"]} if inside else {}), **({"reach": 0.9} if inside and who == "client" else {}),
+        **({"server": inside} if who == "server" else {}),
         "clients": parts, "seconds": {**seconds, "total": 0.004 + sum(seconds.values())},
     }  # fmt: skip
 

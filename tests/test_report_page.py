@@ -113,7 +113,7 @@ def test_everything_is_drawn_and_nothing_is_loaded(opened: Any) -> None:
     opened.get_log("browser"), opened.get_log("performance")
     opened.refresh()
     count = draw_all(opened)
-    assert count == 9 + 5, "nine kinds in the group with FedPTR, five in the other"
+    assert count == 10 + 5, "ten kinds in the group with FedPTR, five in the other"
     assert errors(opened) == []
     bare = opened.execute_script("""
         return [...document.querySelectorAll("figure")].filter((figure) => {
@@ -206,7 +206,11 @@ def test_the_slider_goes_through_the_auxiliary_images(opened: Any) -> None:
         menu.value = [...menu.options].find((one) => one.text === "fedptr-s").value;
         menu.dispatchEvent(new Event("change", { bubbles: true }))"""
     before = plot(opened, "cosines", "plot.data[0].y.join()")
+    reach = "return document.querySelector('#group0 figure[data-chart=reach]').checkVisibility()"
+    assert opened.execute_script(reach)
+    assert plot(opened, "reach", "plot.data[0].y.at(-1)") == 0.9
     opened.execute_script(choose)
+    assert not opened.execute_script(reach), "a chart of what the run did not record"
     assert opened.execute_script(shown)[2] == "of the server"
     assert plot(opened, "cosines", "plot.data[0].y.join()") != before
     assert plot(opened, "distances", "plot.data[0].name") == "features.0.weight"

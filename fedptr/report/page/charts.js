@@ -140,6 +140,9 @@ const figures = {
   cosines: (group, state) => rounds(group, state, "Cosines with the real global step", "cosine", false,
     [["cos_aux", "auxiliary (projected step)", "#d55e00", "solid"], ["cos_local", "local step", "#0072b2", "dash"]],
     "How well a step foretells the global one: 1 is the same direction; mean over clients."),
+  reach: (group, state) => rounds(group, state, "Length of the projected step", "steps of the global model", false,
+    [["reach", "projected step", "#d55e00", "solid"]],
+    "1 is as long as the step that the global model then made; mean over those who projected."),
 
   // A rate of zero has no place on a logarithmic axis: the curve begins where there is something.
   roc(group, state, look) {
@@ -183,13 +186,14 @@ const figures = {
   },
 };
 
+// Of the chosen run; `empty` where it recorded nothing of the kind.
 function rounds(group, state, title, words, log, columns, note) {
   const view = group.views[state.run];
   const data = columns.filter(([name]) => view[name] && view[name].some((value) => value !== null))
     .map(([name, label, colour, dash]) => trace(view.rounds, view[name], label, colour, dash));
   const [low, high] = range(data.map((one) => one.y));
   const type = log && low > 0 && high / low > 10 ? "log" : "linear";
-  return { title, data, words: note,
+  return { title, data, words: note, empty: !data.length,
     layout: { showlegend: data.length > 1, xaxis: { title: "communication round" }, yaxis: { title: words, type } } };
 }
 

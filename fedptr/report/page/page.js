@@ -27,7 +27,9 @@ function build(figure, width, saved) {
 
 function draw(figure) {
   const plot = figure.querySelector(".plot");
-  const { data, layout, words, title } = build(figure, plot.clientWidth, false);
+  figure.hidden = false; // for its width
+  const { data, layout, words, title, empty } = build(figure, plot.clientWidth, false);
+  figure.hidden = Boolean(empty);
   figure.querySelector(".words").textContent = words;
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", title);

@@ -1,4 +1,4 @@
-"""What FedPTR did inside: matching losses, β, cosines, distances to the projection, and the auxiliary images."""
+"""What FedPTR did inside: matching losses, β, cosines, reach, distances to the projection, and the auxiliary images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def view(run: Found, layers: list[str] | None) -> dict[str, Any] | None:
     """By round, means over the clients (or the server) that recorded something; None where nobody did."""
     records = [run.records[i] for i in thin(len(run.records))]
     columns = {name: [mean(record, name) for record in records] for name in ("match_before", "match_after", "beta")}
-    columns["cos_aux"] = [number(record.get("cos_aux")) for record in records]
+    columns |= {name: [number(record.get(name)) for record in records] for name in ("cos_aux", "reach")}
     distances = [mean_distances(record) for record in records]
     count = max(map(len, distances), default=0)
     if not count and not any(math.isfinite(value) for values in columns.values() for value in values):

@@ -238,7 +238,7 @@ def view_part(about: dict[str, Any]) -> str:
         f"<h3>Inside FedPTR</h3>{choice('run', [one['label'] for one in about['views']])}"
         '<p class="left-out small" hidden>The auxiliary images of this run are left out, as the page would become too '
         "large; make a report of fewer runs.</p>"
-        f"{charts('matching', 'beta', 'cosines', 'distances', first=pictures)}"
+        f"{charts('matching', 'beta', 'cosines', 'reach', 'distances', first=pictures)}"
     )
 
 
