@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{folder} is in use by {holder(folder)}; wait for it, or choose another --out") from None
+            raise UserError(f"{folder} is in use by {holder(folder)}; wait for it, or choose another folder") from None
         file.truncate(0)
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))

@@ -124,8 +124,7 @@ def go(
             track(run.record)
             if pictures.due(plan.output.pictures, run.round, total):  # before the checkpoint that goes on after it
                 pictures.save(run, experiment.dataset, out / pictures.FOLDER)
-            if sets.due(plan.output.sets, run.round, total):
-                sets.save(run, out)
+            sets.keep(run, out, plan.output.sets, total)
             if every and (run.round % every == 0 or run.round == total or stop.number):
                 store.save(run, {**same, **history.header(), "torch": torch.__version__})
             if stop.number and run.round < total:

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 
 import fedptr
+from fedptr.data import dataset
 from fedptr.experiment import Experiment
 from fedptr.federation import Run
 from fedptr.history import History, Record, jsonable
@@ -49,6 +50,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "rounds_sha256": history.digest.hexdigest(),
         "split_sha256": experiment.split.sha256,
         "split_draws": experiment.split.draws,
+        "data_sha256": dataset.digest(experiment.dataset),
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),

@@ -88,6 +88,6 @@ def summarised(plan: Plan, history: History, split: str) -> dict[str, Any]:
     return {
         "method": plan.method.name, "rounds": plan.run.rounds, "seed": plan.run.seed, "layers": LAYERS,
         "parameters": 19970, "weights_sha256": f"{plan.run.seed:064x}", "rounds_sha256": history.digest.hexdigest(),
-        "split_sha256": split, "data": "digits", "device": "cpu", "threads": 1, "computed": "eagerly",
-        "versions": summary.versions(),
+        "split_sha256": split, "data_sha256": "0" * 64, "data": "digits", "device": "cpu", "threads": 1,
+        "computed": "eagerly", "versions": summary.versions(),
     }  # fmt: skip

@@ -127,8 +127,12 @@ def test_the_interval_covers_the_truth() -> None:
     for seed in range(60):
         r = rng(100 + seed)
         member = np.arange(400) < 200
-        low, high = measure(r.normal(size=400) + member, member, r, draws=200)["auc_ci95"]
+        found = measure(r.normal(size=400) + member, member, r, draws=200)
+        low, high = found["auc_ci95"]
         hits += low <= expected <= high
+        for rate, (least, most) in found["tpr_ci95"].items():
+            assert least <= found["tpr"][rate] <= most
+            assert least < most
     assert hits >= 50
 
 
@@ -242,9 +246,9 @@ def test_centralised_shadows_are_the_same_for_all_methods(tmp_path: Path) -> Non
     found = choose(Split(tuple(np.arange(80).reshape(4, 20)), 80), labels, 0, rng(2))
     inside = halves(len(found.rows), 2, seed=0)
     plans = [check({"split": {"clients": 4}, "method": {"name": name}}) for name in ("fedavg", "fedptr")]
-    one, two = (list(shadows(plan, found, inside, 0, "centralised", tmp_path)) for plan in plans)
+    one, two = (list(shadows(plan, "data", found, inside, 0, "centralised", tmp_path)) for plan in plans)
     assert one == two
-    one, two = (list(shadows(plan, found, inside, 0, "federated", tmp_path)) for plan in plans)
+    one, two = (list(shadows(plan, "data", found, inside, 0, "federated", tmp_path)) for plan in plans)
     assert not set(one) & set(two)
     again = replace(plans[0], run=replace(plans[0].run, seed=5))
-    assert list(shadows(again, found, inside, 0, "federated", tmp_path)) == one, "seeds of a run share them"
+    assert list(shadows(again, "data", found, inside, 0, "federated", tmp_path)) == one, "seeds of a run share them"

@@ -26,6 +26,7 @@ def test_the_papers_numbers() -> None:
     assert [row.paper for row in recipe.rows] == [
         (56.37, 61.67, 57.46, None, None),
         (61.06, 68.29, 65.59, None, None),
+        (None, None, None, None, None),
     ]
     plan = recipe.plan(recipe.rows[0], recipe.columns[0], "paper", 0)
     assert (plan.data.name, plan.split.alpha, plan.run.participation) == ("cifar100", 0.04, 1.0)
@@ -37,7 +38,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(stamps(tmp_path)) == 2 * 2 + 2 * 2, "two seeds of two methods, which share two shadows a method"
     found = json.loads((tmp_path / "table10" / "reproduce.json").read_text())
     assert found["measure"].startswith("Accuracy of the attack")
-    assert len(found["cells"]) == 4
+    assert len(found["cells"]) == 6
     attack = {row.label: row.attack for row in load("table10").rows}
     for cell in found["cells"]:
         for seed, folder in enumerate(cell["folders"]):
@@ -75,3 +76,16 @@ def test_what_is_not_audited_does_not_count(tmp_path: Path) -> None:
     assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg", "--no-runs") == 0
     found = json.loads((tmp_path / "table10" / "reproduce.json").read_text())
     assert all("mean" not in cell for cell in found["cells"])
+
+
+def test_what_is_audited_otherwise_does_not_count(tmp_path: Path) -> None:
+    assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
+    (run,) = tmp_path.glob("runs/*/seed0")
+    first = (tmp_path / "table10" / "table.csv").read_text()
+    for more in (["--target", "half"], ["--seed", "9"], ["--examples", "60"]):
+        assert main(["audit", str(run), "--attack", "loss", "--scale", "smoke", *more]) == 0
+        assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg", "--no-runs") == 0
+        found = json.loads((tmp_path / "table10" / "reproduce.json").read_text())
+        assert all("mean" not in cell for cell in found["cells"]), more
+    assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
+    assert (tmp_path / "table10" / "table.csv").read_text() == first

@@ -1,14 +1,8 @@
-"""Audits of real runs: what is overfitted is caught, what is untrained is not, and a kill costs nothing."""
+"""Audits of real runs: what is overfitted is caught, and what is untrained is not."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +10,12 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from audit_lab import QUICK, Capture, audit, copied, mislabelled, noise, run, stamps
 
 from fedptr import sets
+from fedptr.audit.examples import choose
+from fedptr.audit.scores import phi
+from fedptr.audit.shadows import generator
 from fedptr.audit.target import load
 from fedptr.cli import main
 from fedptr.data.split import Split
@@ -25,41 +23,12 @@ from fedptr.plan import LATER, Plan, check, read
 from fedptr.report.page.find import walk
 from fedptr.runner import load_plan
 
-Capture = pytest.CaptureFixture[str]
-QUICK = ["--model", "mlp", "--width", "32", "--clients", "3", "--set", "machine.threads=1", "--batch", "32"]
-
-
-def noise(path: Path) -> Path:
-    """Images and labels that have nothing to do with each other: whatever is learned is learned by heart."""
-    rng = np.random.default_rng(0)
-    return saved(path, rng.integers(0, 255, (400, 1, 6, 6)), np.tile(np.arange(4), 100))
-
-
-def mislabelled(path: Path) -> Path:
-    """The class is the brightness; in the test set half of the labels are another class's."""
-    rng, y = np.random.default_rng(0), np.tile(np.arange(4), 100)
-    x = 60 * y.reshape(-1, 1, 1, 1) + rng.integers(0, 60, (400, 1, 6, 6))
-    y[200:300] = (y[200:300] + 1) % 4
-    return saved(path, x, y)
-
-
-def saved(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
-    x = x.astype(np.uint8)
-    np.savez(path, train_x=x[:200], train_y=y[:200], test_x=x[200:], test_y=y[200:])
-    return path
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDPTR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def run(out: Path, data: Path, *more: str) -> Path:
-    settings = ["run", "--method", "fedavg", "--dataset", str(data), "--alpha", "1", *QUICK, "--out", str(out), *more]
-    assert main(settings) == 0
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +49,6 @@ def fedptr_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def audit(folder: Path, *more: str) -> dict[str, Any]:
-    assert main(["audit", str(folder), "--jobs", "1", *more]) == 0
-    found: dict[str, Any] = json.loads((folder / "audit" / "audit.json").read_text())
-    return found
-
-
-def copied(folder: Path, tmp_path: Path, name: str = "run") -> Path:
-    return shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("audit"))
-
-
 def test_an_overfitted_model_is_caught(overfitted: Path, capsys: Capture) -> None:
     found = audit(overfitted, "--shadows", "8")
     loss, online, offline = (found["attacks"][name] for name in ("loss", "lira online", "lira offline"))
@@ -99,7 +58,8 @@ def test_an_overfitted_model_is_caught(overfitted: Path, capsys: Capture) -> Non
     assert online["tpr"]["0.01"] > 0.1
     assert (found["members"], found["non_members"], found["background"]) == (200, 200, 0)
     assert [entry["client"] for entry in loss["clients"]] == [0, 1, 2]
-    assert sum(entry["members"] for entry in loss["clients"]) == 200
+    split = Split.load(overfitted / "split.json")
+    assert [entry["members"] for entry in loss["clients"]] == [len(rows) for rows in split.clients]
     assert all(entry["auc"] > 0.7 for entry in loss["clients"] if "auc" in entry)
     assert "loss, Yeom" in capsys.readouterr().out
     assert (overfitted / "audit" / "roc.png").stat().st_size > 5000
@@ -152,10 +112,6 @@ def test_finished_shadows_are_never_trained_again(overfitted: Path) -> None:
     after = stamps(overfitted)
     assert len(after) == len(before) + 2, "more shadows keep the first ones"
     assert before.items() <= after.items()
-
-
-def stamps(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("audit/**/summary.json")}
 
 
 def test_a_shadow_can_be_repeated_from_its_plan(overfitted: Path, tmp_path: Path) -> None:
@@ -211,40 +167,65 @@ def test_half_a_target_is_caught_when_overfitted(overfitted: Path, tmp_path: Pat
     first = found["attacks"]["lira online"]
     assert first["auc"] > 0.65
     assert (first["flip"], first["variance"]) == (False, "shared")
-    again = audit(folder, "--target", "half", "--shadows", "4", "--flip", "--variance", "example", "--attack", "lira")
-    other = again["attacks"]["lira online"]
-    assert (other["flip"], other["variance"]) == (True, "example")
-    assert other["auc"] != first["auc"]
-    assert again["attacks"]["loss"] == found["attacks"]["loss"]
+    lira = ("--target", "half", "--shadows", "4", "--attack", "lira")
+    for more in (["--flip"], ["--variance", "example"]):
+        again = audit(folder, *lira, *more)
+        other = again["attacks"]["lira online"]
+        assert (other["flip"], other["variance"]) == ("--flip" in more, "shared" if "--flip" in more else "example")
+        assert other["auc"] != first["auc"]
+        assert again["attacks"]["loss"] == found["attacks"]["loss"]
 
 
-def test_a_killed_audit_goes_on(overfitted: Path, tmp_path: Path) -> None:
-    alone, hit = (
-        shutil.copytree(overfitted, tmp_path / name, ignore=shutil.ignore_patterns("audit"))
-        for name in ("alone", "hit")
-    )
-    expected = audit(alone, "--attack", "lira", "--shadows", "4")
-    command = [sys.executable, "-m", "fedptr", "audit", str(hit), "--attack", "lira", "--shadows", "4", "--jobs", "1"]
-    for how in (signal.SIGKILL, signal.SIGTERM):
-        known = len(stamps(hit))
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
-        while len(stamps(hit)) <= known:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.send_signal(how)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == (-9 if how == signal.SIGKILL else 128 + 15), said
-        assert ("the same command goes on" in said) == (how == signal.SIGTERM)
-        assert len(stamps(hit)) < 4
-    before = stamps(hit)
-    found = audit(hit, "--attack", "lira", "--shadows", "4")
-    assert before.items() <= stamps(hit).items()
-    for one in (found, expected):
-        for numbers in one["attacks"].values():
-            assert numbers.pop("shadow_seconds") > 0
-    assert found == expected
+def test_what_a_model_is_asked(overfitted: Path, tmp_path: Path) -> None:
+    """In evaluation mode, so that the mean loss of the test images is the run's own; both queries of a flip count."""
+    how = ("--model", "resnet18", "--width", "4", "--rounds", "2", "--lr", "0.05")
+    folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), *how)
+    normalised, plain = load(folder), load(overfitted)
+    for target in (normalised, plain):
+        expected = json.loads((target.folder / "summary.json").read_text())["loss_final"]
+        assert target.losses(np.arange(200, 400)).mean() == pytest.approx(expected, rel=1e-5)
+    rows, data = np.arange(50), plain.pool.part(torch.arange(50))
+    one, mirrored = (phi(z, data.labels) for z in plain.logits(data, True))
+    assert not torch.allclose(one, mirrored)
+    assert np.allclose(plain.phi(rows, True), (one + mirrored) / 2)
+    assert np.allclose(plain.phi(rows, False), one)
+
+
+def test_each_client_has_its_own_numbers(overfitted: Path) -> None:
+    """Of its members, and of the held-out examples that were given to it."""
+    found = audit(overfitted, "--attack", "loss")["attacks"]["loss"]["clients"]
+    target = load(overfitted)
+    examples = choose(target.split, target.labels, 0, generator(0, "examples"))
+    losses = target.losses(examples.rows)
+    for entry in found:
+        own = examples.client == entry["client"]
+        member, mine = examples.member[own], losses[own]
+        pairs = np.sign(mine[~member][:, None] - mine[member][None]) / 2 + 0.5
+        assert entry["members"] == member.sum()
+        if "auc" in entry:
+            assert entry["auc"] == pytest.approx(pairs.mean())
+
+
+def test_who_never_took_part_has_no_members(tmp_path: Path, capsys: Capture) -> None:
+    how = ("--clients", "5", "--participation", "0.2", "--rounds", "2", "--set", "run.seed=1")
+    folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), *how)
+    target = load(folder)
+    assert 0 < len(target.seen) <= 2
+    found = audit(folder, "--shadows", "2")
+    assert "of 5 clients never took part" in capsys.readouterr().err
+    sizes = [len(rows) for i, rows in enumerate(target.split.clients) if i in target.seen]
+    assert found["members"] == sum(sizes)
+    assert found["background"] == 200 - sum(sizes)
+    mean = target.losses(np.concatenate([target.split.clients[i] for i in sorted(target.seen)])).mean()
+    assert found["attacks"]["loss"]["yeom"]["threshold"] == pytest.approx(mean)
+
+
+def test_centralised_shadows_of_a_private_run(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install 'fedptr[privacy]'")
+    how = [f"--set={one}" for one in ("privacy.clip=1", "privacy.noise=0.1", "method.weighting=uniform")]
+    folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), "--rounds", "2", *how)
+    found = audit(folder, "--attack", "lira", "--shadows", "2", "--shadow-trainer", "centralised")
+    assert found["attacks"]["lira online, centralised shadows"]["trainer"] == "centralised"
 
 
 # The auxiliary sets
@@ -258,7 +239,8 @@ def test_auxiliary_sets_that_start_from_samples_give_them_away(fedptr_run: Path,
     assert found["owners"] == ["client0", "client1", "client2"]
     real, noise_ = found["series"]["real"], found["series"]["noise"]
     assert [entry["round"] for entry in real] == [1, 2, 4, 6]
-    assert real[0]["distance_own"] == 0
+    assert real[0]["distance_own"] == real[0]["distance_any"] == 0
+    assert (real[0]["copies"], noise_[0]["copies"]) == (1, 0)
     assert real[0]["closer"] == 1
     assert real[-1]["starts"]["auc"] > 0.95
     assert real[0]["starts"]["members"] > 50
@@ -270,6 +252,28 @@ def test_auxiliary_sets_that_start_from_samples_give_them_away(fedptr_run: Path,
     assert len(pairs) == 8
     assert all(pair["own"] <= pairs[-1]["own"] for pair in pairs)
     assert (fedptr_run / "audit" / "pairs-real.png").stat().st_size > 500
+
+
+def test_copies_are_found_where_few_are_held_out(tmp_path: Path) -> None:
+    """Of more own samples than held-out ones only as many are compared; a copy may be of another one."""
+    matching = [f"--set=method.{name}" for name in ("H=1", "R=1", "m=1", "ipc=2", "lr_img=1")]
+    data = ["--dataset", "digits", "--subset", "600", "--set", "data.subset_test=60", "--alpha", "1", "--rounds", "2"]
+    assert main(["run", *data, *QUICK, *matching, "--out", str(tmp_path / "run")]) == 0
+    first = audit(tmp_path / "run", "--attack", "auxiliary")["auxiliary"]["series"]["real"][0]
+    assert (first["copies"], first["distance_any"]) == (1, 0)
+    assert first["distance_own"] > 0
+
+
+def test_everybodys_start_is_known_when_few_take_part(tmp_path: Path) -> None:
+    matching = [f"--set=method.{name}" for name in ("H=1", "R=1", "m=1", "ipc=2", "lr_img=1")]
+    data = ["--dataset", "digits", "--subset", "200", "--alpha", "100", "--participation", "0.34", "--rounds", "24"]
+    assert main(["run", *data, *QUICK, *matching, "--out", str(tmp_path / "run")]) == 0
+    found = audit(tmp_path / "run", "--attack", "auxiliary")["auxiliary"]
+    assert found["owners"] == ["client0", "client1", "client2"]
+    starts = sets.load_starts(tmp_path / "run" / "audit" / "auxiliary" / "real")
+    assert list(starts) == found["owners"]
+    last = found["series"]["real"][-1]["starts"]
+    assert 40 < last["members"] <= 3 * 10 * 2, "nearly all of two images of ten classes of three clients"
 
 
 def test_a_servers_set_starts_from_noise_alone(tmp_path: Path) -> None:
@@ -294,88 +298,6 @@ def test_sets_are_kept_when_asked_for(fedptr_run: Path, tmp_path: Path) -> None:
     a, b = (json.loads((folder / "summary.json").read_text()) for folder in (fedptr_run, tmp_path / "out"))
     assert a["weights_sha256"] == b["weights_sha256"], "it decides nothing"
     assert not sets.load(fedptr_run)
-
-
-# Bad input
-
-
-def refused(capsys: Capture, *argv: str) -> str:
-    capsys.readouterr()
-    assert main(["audit", *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("fedptr: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    return err
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--attack", "loss,lria"], "did you mean --attack lira?"),
-        (["--attack", ""], "is not an attack"),
-        (["--shadows", "1"], "must be an even number of at least 2, not 1"),
-        (["--shadows", "7"], "must be an even number of at least 2, not 7"),
-        (["--shadows", "-2"], "must be an even number of at least 2, not -2"),
-        (["--attack", "auxiliary"], "this run of fedavg has no auxiliary data"),
-        (["--examples", "-1"], "--examples must be at least 0"),
-        (["--examples", "3"], "--examples 3 is too few for 4 classes"),
-        (["--jobs", "-1"], "--jobs must be at least 0"),
-        (["--target", "third"], "invalid choice"),
-        (["--atack", "loss"], "did you mean --attack?"),
-    ],
-)
-def test_bad_options(overfitted: Path, more: list[str], words: str, capsys: Capture) -> None:
-    assert words in refused(capsys, str(overfitted), *more)
-
-
-def test_bad_folders(overfitted: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert "is not a folder" in refused(capsys, str(tmp_path / "nowhere"))
-    (tmp_path / "empty").mkdir()
-    assert "holds no plan.toml" in refused(capsys, str(tmp_path / "empty"))
-    folder = copied(overfitted, tmp_path)
-
-    def without(name: str, words: str, content: bytes | None = None) -> None:
-        path = folder / name
-        kept = path.read_bytes()
-        path.unlink() if content is None else path.write_bytes(content)
-        assert words in refused(capsys, str(folder))
-        path.write_bytes(kept)
-        assert not (folder / "audit").exists()
-
-    without("summary.json", "holds no finished run")
-    without("summary.json", "holds no finished run", b"{")
-    without("split.json", "has no split.json")
-    without("weights.safetensors", "cannot be read")
-    without("weights.safetensors", "is damaged", b"hello")
-    other = bytearray((folder / "weights.safetensors").read_bytes())
-    other[-1] ^= 1
-    without("weights.safetensors", "its sha256 does not fit", bytes(other))
-    without("rounds.jsonl", "was changed since its run was finished", b"{}\n")
-    split = Split.load(folder / "split.json")
-    (tmp_path / "other").mkdir()
-    replace(split, clients=split.clients[::-1]).save(tmp_path / "other" / "split.json")
-    without("split.json", "is not the split of this run", (tmp_path / "other" / "split.json").read_bytes())
-
-
-def test_missing_data(overfitted: Path, tmp_path: Path, capsys: Capture) -> None:
-    data = noise(tmp_path / "mine.npz")
-    folder = run(tmp_path / "run", data, "--rounds", "1")
-    data.unlink()
-    assert "mine.npz is neither an .npz file" in refused(capsys, str(folder))
-    rng = np.random.default_rng(0)
-    y = np.tile(np.arange(4), 30)
-    x = rng.integers(0, 255, (120, 1, 6, 6), dtype=np.uint8)
-    np.savez(data, train_x=x, train_y=y, test_x=x[:80], test_y=y[:80])
-    assert "was trained on other data: 200 samples, and here are 120" in refused(capsys, str(folder))
-
-
-def test_a_damaged_result_is_not_added_to(overfitted: Path, tmp_path: Path, capsys: Capture) -> None:
-    folder = copied(overfitted, tmp_path)
-    audit(folder, "--attack", "loss")
-    (folder / "audit" / "audit.json").write_text("[]")
-    assert "is not what `fedptr audit` writes" in refused(capsys, str(folder), "--attack", "loss")
 
 
 # What it builds on

@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(true: Callable[[], T], what: str, seconds: float) -> T:
+def until(true: Callable[[], T], what: str, seconds: float, every: float = 0.05) -> T:
     """What it is, as soon as it is true."""
     end = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < end, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.05)
+        time.sleep(every)
     return found

@@ -2,13 +2,14 @@
 
 The run is repeated twice, keeping all sets over the rounds: with sets that start from own samples and with sets that
 start from noise (on a server from noise only). The one that starts as the run's own did has the same weights, to the
-last bit, which is checked. Then, for every owner and class, three questions after every kept round:
+last bit, which is checked. Then, for every owner and class, four questions after every kept round:
 
+    copies    how many of its images are samples of the owner, pixel by pixel?
     closer    is an auxiliary image nearer to the owner's samples than to as many held-out ones of its class?
     members   can the owner's samples be told from held-out ones by their distance to the set?
     starts    can those samples be told that a real-initialised set began as copies of? Of noise, as a control
 
-Half is chance. Being nearest is the only attack here: a stronger one may do better.
+Half is chance, but for copies. Being nearest is the only attack here: a stronger one may do better.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from fedptr import sets
 from fedptr.audit import pairs
 from fedptr.audit.metrics import ENOUGH, measure
-from fedptr.audit.neighbours import Group, Near, groups, near, started_from
+from fedptr.audit.neighbours import SAME, Group, Near, groups, near, started_from
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import SPLIT, Job, generator, train
 from fedptr.audit.target import Target
@@ -37,7 +38,6 @@ KEPT = 5  # rounds, about, besides the first
 FOLDER = "auxiliary"
 LEAVES = "An auxiliary set never leaves its owner in FedPTR; these numbers say what would follow if it did."
 Result = dict[str, Any]
-Sets = dict[int, dict[str, State]]  # round -> owner -> X and y
 
 
 def check(plan: Plan) -> None:
@@ -56,6 +56,9 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
     wanted = {place / FOLDER / init: repeated(run, init, every) for init in starts(run.plan)}
     board = train(wanted, jobs, "auxiliary run")
     kept = {folder.name: sets.load(folder) for folder in wanted}
+    for folder in wanted:
+        if not (kept[folder.name] and sets.load_starts(folder)):
+            raise UserError(f"the auxiliary sets of {folder} are gone; remove {folder} and audit again")
     own = run.plan.method.init  # type: ignore[attr-defined]
     same = board.done[place / FOLDER / own][0]["weights_sha256"] == run.summary["weights_sha256"]
     if not same:
@@ -64,14 +67,14 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
     found = groups(run, owners, generator(seed, FOLDER))
     if not found:
         raise UserError("no class that an owner has samples of is held out, so there is nothing to compare with")
-    began = beginnings(run, found, kept.get("real", {}))
+    began = beginnings(run, found, sets.load_starts(place / FOLDER / "real"))
     return {
         "note": LEAVES,
         "owners": owners,
         "init": own,
         "repeats_the_run": same,
         "series": {
-            init: [asked(run, found, began, t, state, seed) for t, state in rounds.items()]
+            init: [entry for t, state in rounds.items() if (entry := asked(run, found, began, t, state, seed))]
             for init, rounds in kept.items()
         },
         "pairs": {init: pairs.save(run, found, rounds, place / f"pairs-{init}.png") for init, rounds in kept.items()},
@@ -90,20 +93,22 @@ def repeated(run: Target, init: str, every: int) -> Job:
     return Job(plan, run.split)
 
 
-def beginnings(run: Target, found: list[Group], rounds: Sets) -> list[Flags]:
+def beginnings(run: Target, found: list[Group], first: dict[str, State]) -> list[Flags]:
     """Of every group, which own samples its real-initialised set began as copies of."""
-    first: dict[str, State] = {}
-    for state in reversed(rounds.values()):
-        first |= state
     return [
         started_from(run, group, first[group.owner]) if group.owner in first else np.zeros(len(group.own), dtype=bool)
         for group in found
     ]
 
 
-def asked(run: Target, found: list[Group], began: list[Flags], t: int, state: dict[str, State], seed: int) -> Result:
-    """The three questions after one round."""
+def asked(
+    run: Target, found: list[Group], began: list[Flags], t: int, state: dict[str, State], seed: int
+) -> Result | None:
+    """The four questions after one round; None where nobody who has a set can be asked about."""
     here = [(g, b, near(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state]
+    if not here:
+        return None
+    to_any = np.concatenate([n.to_any for _, _, n in here])
     rng = generator(seed, FOLDER, t)
     closer = np.concatenate([np.where(n.to_own == n.to_held, 0.5, n.to_own < n.to_held) for _, _, n in here])
     means = [closer[rng.integers(len(closer), size=len(closer))].mean() for _ in range(500)]
@@ -112,6 +117,8 @@ def asked(run: Target, found: list[Group], began: list[Flags], t: int, state: di
         "images": len(closer),
         "distance_own": float(np.median(np.concatenate([n.to_own for _, _, n in here]))),
         "distance_held": float(np.median(np.concatenate([n.to_held for _, _, n in here]))),
+        "distance_any": float(np.median(to_any)),
+        "copies": float((to_any < SAME).mean()),
         "closer": float(closer.mean()),
         "closer_ci95": np.quantile(means, [0.025, 0.975]).tolist(),
         "members": attack([(n.of_own[: g.n], n.of_held[: g.n]) for g, _, n in here], rng),

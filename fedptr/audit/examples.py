@@ -1,7 +1,8 @@
 """The audited examples: as many members as non-members, with the same classes, and whose each one is.
 
 A pool is the training images followed by the test images. Members are the samples that the run's split gave to clients;
-the rest is held out. Of each class as many are drawn from either, so that knowing the class tells nothing.
+the rest is held out. Of each class as many are drawn from either, so that knowing the class tells nothing. What
+a client has that never took part is neither: the model did not see it, and it is not held out from shadows.
 
 Held-out examples have no client. For shadows, and for results by client, they are given to clients in the proportions
 in which the split gave them that class, so that a client's members and its non-members have the same classes too.
@@ -10,10 +11,12 @@ in which the split gave them that class, so that a client's members and its non-
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedptr.audit.metrics import ENOUGH
 from fedptr.audit.roc import Flags
 from fedptr.data.partition import apportion
 from fedptr.data.split import Ints, Split
@@ -43,25 +46,35 @@ class Examples:
         return Split(tuple(parts), self.samples, origin=origin, dropped=dropped)
 
 
-def choose(split: Split, labels: Ints, most: int, rng: np.random.Generator) -> Examples:
-    """The examples of a run over a pool with these labels; at most `most` members (0 = as many as there are)."""
+def choose(
+    split: Split, labels: Ints, most: int, rng: np.random.Generator, seen: Collection[int] | None = None
+) -> Examples:
+    """The examples of a run over a pool with these labels; at most `most` members (0 = as many as there are).
+
+    `seen`: the clients that took part (None = all of them).
+    """
     owner = np.full(len(labels), -1, dtype=np.int64)
     for i, indices in enumerate(split.clients):
         owner[indices] = i
+    trained = owner >= 0 if seen is None else np.isin(owner, list(seen))
     classes = np.unique(labels)
     if 0 < most < len(classes):
         raise UserError(f"--examples {most} is too few for {len(classes)} classes; ask for {len(classes)} or more")
     cap = most // len(classes) if most else len(labels)
     rows: list[Ints] = []
     for k in classes:
-        members, rest = (rng.permutation(np.flatnonzero((labels == k) & side)) for side in (owner >= 0, owner < 0))
+        members, rest = (rng.permutation(np.flatnonzero((labels == k) & side)) for side in (trained, owner < 0))
         n = min(len(members), len(rest), cap)
         if n:
             shares = np.bincount(owner[members], minlength=len(split.clients))
             owner[rest[:n]] = -2 - np.repeat(np.arange(len(shares)), apportion(n, shares))  # held out, and whose
             rows += [members[:n], rest[:n]]
-    if not rows:
-        raise UserError("no class has both training and held-out images, so membership cannot be audited")
+    n = sum(map(len, rows)) // 2
+    if n < ENOUGH:
+        raise UserError(
+            f"{n} training images have held-out ones of their class beside them, and {ENOUGH} are the least to say "
+            "anything of membership; audit a run with more test images"
+        )
     chosen = np.sort(np.concatenate(rows))
     member = owner[chosen] >= 0
     client = np.where(member, owner[chosen], -2 - owner[chosen])

@@ -40,6 +40,7 @@ class Near(NamedTuple):
 
     to_own: Floats  # of every auxiliary image, the distance to the nearest of n own samples
     to_held: Floats
+    to_any: Floats  # the same to the nearest of all own samples: an exact copy may not be among the n
     of_own: Floats  # of every own sample, the distance to the nearest auxiliary image
     of_held: Floats
 
@@ -80,7 +81,7 @@ def near(run: Target, group: Group, state: State) -> Near:
     own, held = (distances(X, images(run, rows)) for rows in (group.own, group.held))
     nearest = [(d[:, : group.n].min(1).values, d.min(0).values) for d in (own, held)]
     (to_own, of_own), (to_held, of_held) = ((np.asarray(a), np.asarray(b)) for a, b in nearest)
-    return Near(to_own, to_held, of_own, of_held)
+    return Near(to_own, to_held, np.asarray(own.min(1).values), of_own, of_held)
 
 
 def started_from(run: Target, group: Group, first: State) -> Flags:

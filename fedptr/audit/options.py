@@ -12,6 +12,7 @@ from fedptr.errors import UserError
 from fedptr.settings import unknown
 
 ATTACKS = ("loss", "lira", "auxiliary")
+MOST = 10_000  # shadows
 FEW = 8  # shadows, below which LiRA is hardly more than noise
 
 
@@ -46,6 +47,8 @@ class Options:
             raise UserError(
                 f"--shadows must be an even number of at least 2, not {self.shadows}: every second has the other half"
             )
+        if self.shadows > MOST:
+            raise UserError(f"--shadows must be at most {MOST}, not {self.shadows}: each is a training")
         for name, value in (("examples", self.examples), ("seed", self.seed), ("jobs", self.jobs)):
             if value < 0:
                 raise UserError(f"--{name} must be at least 0, not {value}")

@@ -28,6 +28,8 @@ def save(run: Target, found: list[Group], rounds: dict[int, dict[str, State]], p
 
     last = rounds[max(rounds)]
     here = [group for group in found if group.owner in last]
+    if not here:
+        return []
     nearest = sorted(closest(run, here, last), key=lambda pair: pair[0])[:SHOWN]
     columns = torch.stack([triple for *_, triple in nearest])
     flat = denormalised(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])

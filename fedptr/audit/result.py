@@ -1,10 +1,12 @@
 """audit.json: an audit's numbers, with what they were made of and with.
 
 Attacks made at other times stay, if they were on the same model and examples, so that they can be made one by one.
+What is of others is put aside. The auxiliary sets' part is of the run alone, whatever the examples are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,20 @@ from typing import Any
 from fedptr.audit.examples import Examples
 from fedptr.audit.metrics import Measures
 from fedptr.audit.options import Options
+from fedptr.audit.parts import WRONG, parts
 from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
+from fedptr.data.progress import notice
 from fedptr.errors import UserError
 from fedptr.history import jsonable
 from fedptr.sealed import write_text
 from fedptr.summary import versions
 
 NAME = "audit.json"
-FORMAT = 1
+FORMAT = 2
 LARGEST = 50_000_000  # bytes
-SAME = ("weights_sha256", "examples_sha256", "target", "seed")
+RUN = ("run_sha256", "data_sha256", "seed")
+SAME = (*RUN, "weights_sha256", "examples_sha256", "target")
 Result = dict[str, Any]
 
 
@@ -37,9 +42,12 @@ def about(run: Target, attacked: Target, examples: Examples, member: Flags, opti
         "dataset": run.dataset.name,
         "run_seed": run.plan.run.seed,
         "target": options.target,
+        "run_sha256": run.summary["weights_sha256"],
         "weights_sha256": attacked.summary["weights_sha256"],
         "split_sha256": run.split.sha256,
+        "data_sha256": run.data_sha256,
         "seed": options.seed,
+        "examples": options.examples,
         "examples_sha256": examples.sha256,
         "members": int(member.sum()),
         "non_members": int((~member).sum()),
@@ -51,16 +59,24 @@ def about(run: Target, attacked: Target, examples: Examples, member: Flags, opti
 
 def write(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
     """Into the audit's folder; returns all that is in the file then."""
-    before: Result = {}
-    if (folder / NAME).is_file():
-        before = read(folder)
-        if any(before.get(name) != told[name] for name in SAME):
-            before = {}
-    whole = {**told, "attacks": {**before.get("attacks", {}), **attacks}}
-    own = auxiliary or before.get("auxiliary")
+    before = read(folder) if (folder / NAME).is_file() else {}
+    run, all_ = (all(before.get(name) == told[name] for name in names) for names in (RUN, SAME))
+    if before and run and not attacks:  # nothing was asked of the examples
+        told, all_ = {**before, "versions": told["versions"]}, True
+    if before and not all_ and before["attacks"]:
+        put_aside(folder, before)
+    whole = {**told, "attacks": {**(before["attacks"] if before and all_ else {}), **attacks}}
+    own = auxiliary or (before.get("auxiliary") if run else None)
     whole |= {"auxiliary": own} if own else {}
     write_text(folder / NAME, json.dumps(jsonable(whole), indent=1) + "\n")
     return whole
+
+
+def put_aside(folder: Path, before: Result) -> None:
+    told = json.dumps([before.get(name) for name in SAME])
+    aside = folder / f"audit-{before['target']}-{hashlib.sha256(told.encode()).hexdigest()[:8]}.json"
+    (folder / NAME).rename(aside)
+    notice(f"{folder / NAME} was of another model or other examples; it is {aside.name} now")
 
 
 def read(folder: Path) -> Result:
@@ -70,10 +86,11 @@ def read(folder: Path) -> Result:
         if path.stat().st_size > LARGEST:
             raise ValueError
         found = json.loads(path.read_bytes())
-        if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found["attacks"], dict):
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError
+        parts(found)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, RecursionError):
+    except (*WRONG, RecursionError):
         raise UserError(f"{path} is not what `fedptr audit` writes; remove it and audit again") from None
     return found

@@ -21,6 +21,7 @@ from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
 from fedptr.data.progress import notice
+from fedptr.errors import UserError
 from fedptr.folder import AUDIT
 from fedptr.history import Record
 from fedptr.lock import locked
@@ -51,7 +52,9 @@ def audit(folder: Path, options: Options) -> dict[str, Any]:
     run = load(folder)
     if "auxiliary" in options.attacks:
         auxiliary.check(run.plan)
-    examples = choose(run.split, run.labels, options.examples, generator(options.seed, "examples"))
+    examples = choose(run.split, run.labels, options.examples, generator(options.seed, "examples"), run.seen)
+    if absent := len(run.split.clients) - len(run.seen):
+        notice(f"note: {absent} of {len(run.split.clients)} clients never took part, so their samples are no members")
     place = folder / AUDIT
     place.mkdir(exist_ok=True)
     with locked(place):
@@ -77,7 +80,7 @@ def half(run: Target, examples: Examples, options: Options) -> tuple[Target, Fla
 
 def by_loss(case: Case) -> Measures:
     losses, rng = case.attacked.losses(case.examples.rows), generator(case.options.seed, "loss")
-    training_loss = float(case.attacked.losses(np.concatenate(case.attacked.split.clients)).mean())
+    training_loss = float(case.attacked.losses(case.attacked.trained).mean())
     return {**loss_attack(losses, case.member, training_loss, rng), "clients": by_client(case, -losses, rng)}
 
 
@@ -86,7 +89,7 @@ def by_lira(case: Case) -> dict[str, Measures]:
     options, rows = case.options, case.examples.rows
     inside = halves(len(rows), options.shadows, options.seed)
     kept = options.shadows_dir or case.run.folder / AUDIT / "shadows"
-    wanted = shadows(case.run.plan, case.examples, inside, options.seed, options.trainer, kept)
+    wanted = shadows(case.run.plan, case.run.data_sha256, case.examples, inside, options.seed, options.trainer, kept)
     announce(case, wanted)
     board = train(wanted, case.jobs, "shadow")
     summaries = [board.done[path][0] for path in wanted]
@@ -113,12 +116,15 @@ def by_lira(case: Case) -> dict[str, Measures]:
 def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
     """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
     path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
-    same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256}
+    same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
     with contextlib.suppress(DamagedError):
         tensors, header = sealed.read(path)
         if header == same:
             return np.asarray(tensors["phi"])
-    shadow = replace(case.run, model=model(folder, case.run.task, summary))
+    try:
+        shadow = replace(case.run, model=model(folder, case.run.task, summary))
+    except UserError as error:
+        raise UserError(f"{str(error).rpartition('; ')[0]}; remove {folder} and audit again") from None
     phi = shadow.phi(case.examples.rows, case.options.flip)
     sealed.write(path, {"phi": torch.tensor(phi)}, same)
     return phi

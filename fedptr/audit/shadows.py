@@ -15,7 +15,9 @@ Numbered details:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +32,18 @@ from fedptr.data.progress import notice
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.faults import Faults
+from fedptr.folder import CHECKPOINTS
 from fedptr.keys import Key
 from fedptr.lock import StoppedError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import OutputPlan, Plan
+from fedptr.privacy import Privacy
 from fedptr.reproduce.queue import Board, work
 from fedptr.reproduce.recipe import fingerprint
 from fedptr.reproduce.tables import duration
+from fedptr.runner import lines_of
+from fedptr.sealed import DamagedError
+from fedptr.summary import finished
 
 Trainer = Literal["federated", "centralised"]
 SPLIT = "split.json"
@@ -81,18 +88,22 @@ def job(plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: Train
     )
     if trainer == "centralised":
         one = SplitPlan(clients=1, file=SPLIT)
-        plan = replace(plan, run=replace(plan.run, participation=1.0), split=one, faults=Faults(), method=FedAvg())
+        everyone = replace(plan.run, participation=1.0)
+        plan = replace(plan, run=everyone, split=one, faults=Faults(), privacy=Privacy(), method=FedAvg())
     return Job(plan, split)
 
 
 def shadows(
-    plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: Trainer, folder: Path
+    plan: Plan, data: str, examples: Examples, inside: Flags, seed: int, trainer: Trainer, folder: Path
 ) -> dict[Path, Job]:
-    """Where each shadow is, in order. The name tells what decides them, so others of the same plan can share them."""
+    """Where each shadow is, in order. The name tells what decides them, so others of the same plan can share them.
+
+    `data`: a digest of the pool, which the plan only names.
+    """
     found = {}
     for j, own in enumerate(inside):
         made = job(plan, examples, own, Key(seed).at("audit", "shadow", j).number("seed") % 2**31, trainer)
-        told = f"{fingerprint(made.plan)} {examples.sha256} {seed}"
+        told = f"{fingerprint(made.plan)} {examples.sha256} {data} {seed}"
         name = f"{trainer}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         found[folder / name / f"shadow{j:03}"] = made
     return found
@@ -101,9 +112,7 @@ def shadows(
 def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
     """Runs what is not finished, `number` at a time; goes on where it was stopped."""
     for folder, one in jobs.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / SPLIT).exists():
-            one.split.save(folder / SPLIT)
+        place(folder, one)
     board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what))
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
@@ -114,6 +123,27 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
         if summary["split_sha256"] != jobs[path].split.sha256:
             raise UserError(f"{path} was trained on other examples than are asked for; remove it and audit again")
     return board
+
+
+def place(folder: Path, one: Job) -> None:
+    """A folder to train in, with its split. One that can neither be used nor gone on with is put aside."""
+    try:
+        with contextlib.suppress(DamagedError):
+            finished(folder)
+            return
+        every = one.plan.run.checkpoint_every
+        if every and len(lines_of(folder)) > every and not any((folder / CHECKPOINTS).glob("*")):
+            aside = folder.with_name(f"{folder.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            notice(f"{folder} is damaged, and trained again; what it held is in {aside.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(UserError):
+            if Split.load(folder / SPLIT).sha256 == one.split.sha256:
+                return
+        one.split.save(folder / SPLIT)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made or written ({error.strerror}); choose another place") from None
 
 
 def told(what: str) -> Callable[[Board], None]:

@@ -17,8 +17,9 @@ NONE = "–"
 AUXILIARY = (
     "start",
     "round",
+    "copies of own %",
     "closer to own %",
-    "distance to own / held-out",
+    "distance to own / as many own / as many held-out",
     "members, AUC",
     "starts, AUC",
     f"starts, {HEADINGS[-1]}",
@@ -73,9 +74,10 @@ def auxiliary_rows(own: dict[str, Any]) -> Iterator[list[str]]:
         for entry in series:
             low, high = entry["closer_ci95"]
             closer = f"{100 * entry['closer']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-            near = f"{entry['distance_own']:.3f} / {entry['distance_held']:.3f}"
+            near = " / ".join(f"{entry[f'distance_{side}']:.3f}" for side in ("any", "own", "held"))
+            copies = f"{100 * entry['copies']:.0f}"
             attacks = [cells(entry[name] or {}) for name in ("members", "starts")]
-            yield [init, str(entry["round"]), closer, near, attacks[0][0], attacks[1][0], attacks[1][-1]]
+            yield [init, str(entry["round"]), copies, closer, near, attacks[0][0], attacks[1][0], attacks[1][-1]]
 
 
 def counted(owners: list[str]) -> str:

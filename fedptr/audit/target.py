@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedptr import samples
 from fedptr.audit.scores import cross_entropy, logits, phi
-from fedptr.data.dataset import Dataset
+from fedptr.data.dataset import Dataset, digest
 from fedptr.data.split import Ints, Split
 from fedptr.errors import UserError
 from fedptr.experiment import choose_device, load_data, make_task
@@ -37,6 +37,7 @@ class Target:
     plan: Plan
     summary: Record
     split: Split
+    seen: frozenset[int]  # clients whose replies made the model
     dataset: Dataset  # with the pool as its training images
     pool: Samples
     task: Classification
@@ -46,11 +47,21 @@ class Target:
     def labels(self) -> Ints:
         return np.asarray(self.dataset.train_y)
 
+    @property
+    def data_sha256(self) -> str:
+        """Of the pool."""
+        return digest(self.dataset)
+
     def phi(self, rows: Ints, flip: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """φ of these samples of the pool by this model; with `flip` the mean of the image's and its mirror image's."""
         data = self.pool.part(torch.tensor(rows))
         queries = [phi(z, data.labels) for z in self.logits(data, flip)]
         return np.asarray(torch.stack(queries).mean(0))
+
+    @property
+    def trained(self) -> Ints:
+        """The samples that the model was trained on, rows of the pool."""
+        return np.concatenate([rows for i, rows in enumerate(self.split.clients) if i in self.seen])
 
     def losses(self, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         data = self.pool.part(torch.tensor(rows))
@@ -68,7 +79,7 @@ def load(folder: Path) -> Target:
         raise UserError(f"{folder} is not a folder; name the folder of a finished run")
     plan = load_plan(folder)
     try:
-        summary, _ = finished(folder)
+        summary, records = finished(folder)
     except DamagedError as error:
         raise UserError(f"{error}; finish it with `fedptr resume {folder}`, then audit it") from None
     if not (folder / "split.json").is_file():
@@ -82,9 +93,13 @@ def load(folder: Path) -> Target:
     expected = len(dataset.train_y) - (0 if plan.data.pool == "all" else len(dataset.test_y))
     if split.samples != expected:
         raise UserError(f"{folder} was trained on other data: {split.samples} samples, and here are {expected}")
+    own = replace(dataset, train_x=dataset.train_x[:expected], train_y=dataset.train_y[:expected])
+    if summary.get("data_sha256", digest(own)) != digest(own):  # runs of early versions did not tell
+        raise UserError(f"{folder} was trained on other data than {plan.data.name} is here now; take back what it was")
     pool, _ = samples.of(dataset, device)
     task = make_task(plan, dataset, device)
-    return Target(folder, plan, summary, split, dataset, pool, task, model(folder, task, summary))
+    seen = frozenset(client["id"] for record in records for client in record["clients"])
+    return Target(folder, plan, summary, split, seen, dataset, pool, task, model(folder, task, summary))
 
 
 def model(folder: Path, task: Classification, summary: Record) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedptr.audit.table import HEADINGS
 from fedptr.data.progress import notice
 from fedptr.errors import ClientError, UserError
 from fedptr.folder import AUDIT
+from fedptr.history import Record
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
 from fedptr.reproduce.tables import duration
@@ -32,7 +34,7 @@ def audits(scale: str, board: Board, jobs: int, out: Path) -> None:
 
 
 def attacked(outcome: Outcome) -> Outcome:
-    """The same outcome with every row's attack in place of the accuracy; a run that is not audited does not count."""
+    """The same outcome with every row's attack in place of the accuracy; what is not audited so does not count."""
     for found in outcome.results.values():
         for folder in found.folders:
             seed = int(folder.name.removeprefix("seed"))
@@ -40,10 +42,22 @@ def attacked(outcome: Outcome) -> Outcome:
                 continue
             summary, rounds = found.runs.pop(seed)
             audit = result.read(folder / AUDIT) if (folder / AUDIT / result.NAME).exists() else {"attacks": {}}
-            if numbers := audit["attacks"].get(found.row.attack):
+            numbers = audit["attacks"].get(found.row.attack)
+            if numbers and as_asked(audit, numbers, summary, outcome.scale):
                 told = {"accuracy": numbers["accuracy"], "model": summary["accuracy"], "audit": audit}
                 found.runs[seed] = {**summary, **told}, rounds
     return outcome
+
+
+def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:
+    """Whether `audits` would have made this: the run may have been audited with other options since."""
+    amount, usual = SCALES[scale], Options()
+    wanted = {"target": usual.target, "seed": usual.seed, "examples": amount.examples}
+    wanted |= {"weights_sha256": summary["weights_sha256"]}
+    how = {"shadows": amount.shadows, "variance": replace(usual, shadows=amount.shadows).sigma, "flip": usual.flip}
+    return all(audit.get(k) == value for k, value in wanted.items()) and (
+        "shadows" not in numbers or all(numbers.get(k) == value for k, value in how.items())
+    )
 
 
 def details(outcome: Outcome) -> list[str]:

@@ -1,13 +1,14 @@
 """Runs plans: each has a run folder of its own, so that whatever was finished or saved survives any kill.
 
-One job at a time runs in this process. With more, every run is a process of its own (`fedptr resume FOLDER`), which
-saves itself as any run does; this one only starts them and looks at how far their rounds.jsonl is.
+One job at a time runs in this process. With more, every run is a process of its own (`job.py`), which saves itself
+as any run does; this one only starts them and looks at how far their rounds.jsonl is.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -183,7 +184,7 @@ def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
 def start(folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / LOG, "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedptr", "resume", str(folder)],
+            [sys.executable, "-m", "fedptr.reproduce.job", str(os.getpid()), str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -10,18 +10,13 @@ from html import escape
 from typing import Any
 
 from fedptr.audit import result, table
-from fedptr.audit.metrics import RATES
+from fedptr.audit.parts import STARTS, Audit, parts
 from fedptr.errors import UserError
 from fedptr.folder import AUDIT
 from fedptr.report.page import tables
 from fedptr.report.page.find import Found
 from fedptr.report.page.group import Group
-from fedptr.report.page.numbers import sound
 from fedptr.report.page.view import embedded
-
-Audit = dict[str, Any]
-STARTS = {"real": "own samples", "noise": "noise"}
-LONGEST = 1000  # points of a curve, rounds of a series
 
 
 def audits(one: Group) -> tuple[list[Audit], list[str]]:
@@ -33,7 +28,7 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
             if not (run.folder / AUDIT / result.NAME).is_file():
                 continue
             try:
-                about = checked(run)
+                about = parts(result.read(run.folder / AUDIT))
             except UserError as error:
                 problems.append(str(error))
                 continue
@@ -41,76 +36,6 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
             label += ", trained again on half of the examples" if about["target"] == "half" else ""
             found.append({**about, "label": label, "pictures": pictures(run, about) if k == 0 else []})
     return found, problems
-
-
-def checked(run: Found) -> Audit:
-    """The parts that are shown, all of the right kind."""
-    whole = result.read(run.folder / AUDIT)
-    try:
-        own = whole.get("auxiliary")
-        told = {name: str(whole[name]) for name in ("method", "dataset", "run_seed", "target")}
-        counts = {name: number(whole[name]) for name in ("members", "non_members")}
-        attacks = {str(name): attack(numbers) for name, numbers in whole["attacks"].items()}
-        if len({len(numbers["clients"]) for numbers in attacks.values()}) > 1:
-            raise ValueError
-        return {**told, **counts, "attacks": attacks, "auxiliary": auxiliary(own) if own else None}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        path = run.folder / AUDIT / result.NAME
-        raise UserError(f"{path} is not what `fedptr audit` writes; remove it and audit again") from None
-
-
-def attack(numbers: Any) -> Audit:
-    found = {**measures(numbers), "clients": [client(entry) for entry in numbers["clients"]]}
-    found["roc"] = {name: [number(value) for value in numbers["roc"][name][:LONGEST]] for name in ("fpr", "tpr")}
-    if "shadows" in numbers:
-        found["shadows"] = int(number(numbers["shadows"]))
-    if "yeom" in numbers:
-        found["yeom"] = {name: number(numbers["yeom"][name]) for name in ("accuracy", "tpr", "fpr")}
-    return found
-
-
-def measures(numbers: Any) -> Audit:
-    names = ("auc", "accuracy", *(["accuracy_oracle"] if "accuracy_oracle" in numbers else []))
-    rates = [f"{rate:g}" for rate in RATES]
-    return {
-        **{name: number(numbers[name]) for name in names},
-        "auc_ci95": pair(numbers["auc_ci95"]),
-        "tpr": {rate: number(numbers["tpr"][rate]) for rate in rates},
-        "tpr_ci95": {rate: pair(numbers["tpr_ci95"][rate]) for rate in rates},
-    }
-
-
-def client(entry: Any) -> Audit:
-    counts = {name: int(number(entry[name])) for name in ("client", "members")}
-    return {**counts, **(measures(entry) if "auc" in entry else {})}
-
-
-def auxiliary(own: Any) -> Audit:
-    series = {
-        str(init): [
-            {
-                "round": int(number(entry["round"])),
-                **{name: number(entry[name]) for name in ("closer", "distance_own", "distance_held")},
-                "closer_ci95": pair(entry["closer_ci95"]),
-                **{name: measures(entry[name]) if entry[name] else None for name in ("members", "starts")},
-            }
-            for entry in entries[:LONGEST]
-        ]
-        for init, entries in own["series"].items()
-        if init in STARTS
-    }
-    return {"note": str(own["note"]), "owners": [str(owner) for owner in own["owners"]], "series": series}
-
-
-def number(value: Any) -> float:
-    if not sound(value):
-        raise ValueError
-    return float(value)
-
-
-def pair(values: Any) -> list[float]:
-    low, high = values
-    return [number(low), number(high)]
 
 
 def pictures(run: Found, about: Audit) -> list[dict[str, Any]]:

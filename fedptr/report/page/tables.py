@@ -13,6 +13,7 @@ from fedptr.report.page.series import evaluated, final
 
 FACTS = {  # of a summary, with their names on the page
     "data": "data",
+    "data_sha256": "data, sha256 (labels and some images)",
     "split_sha256": "split, sha256",
     "weights_sha256": "weights, sha256",
     "rounds_sha256": "rounds.jsonl, sha256",
