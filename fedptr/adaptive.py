@@ -36,7 +36,7 @@ class Adaptive(FedAvg):
     beta1: float = setting(0.9, "β₁, memory of the mean of Δ", ge=0, lt=1)
     beta2: float = setting(0.99, "β₂, memory of the square of Δ", ge=0, lt=1)
     tau: float = setting(0.001, "guard τ: parameters that hardly move make steps of η Δ/τ at most", gt=0)
-    v_start: float | Literal["tau"] = setting("tau", 'first v; "tau" = τ²', ge=0)
+    v_start: float | Literal["tau"] = setting("tau", 'first v; "tau" = τ²', ge=0, le=1e30)
 
     cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "2"}
 

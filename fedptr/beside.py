@@ -9,7 +9,8 @@ Numbered details:
 2. The pull goes where the method's own gradient goes: FedCM mixes it, FedSAM takes it at both points.
 3. Control variates (SCAFFOLD, FedDC) hold the pull too, as it is a part of the steps they are made from, so that what
    differs in it between clients is corrected away. SCAFFOLD's option I holds gradients of the loss alone.
-4. Settings are those of both. A method with a setting that FedPTR has too cannot be combined.
+4. Local training starts at the global model: what control variates are made of, x − w, would hold the way to w̃ too.
+5. Settings are those of both. A method with a setting that FedPTR has too cannot be combined.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR's pull beside"
         cite = f"{base.cite}; Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
         cost = {**base.cost, "client keeps": f"{base.cost['client keeps']} + m+1, D̃"}  # noqa: RUF012
+
+        def __post_init__(self) -> None:
+            if self.start_from != "global" and base is not FedAvg:
+                raise UserError(f"method.start_from must be global for {self.name}: {base.name} goes by the way from x")
 
         def client_init(self, x: Tensor, site: Site) -> State:
             return {**base.client_init(self, x, site), **(self.memory(x, site) if self.active else {})}

@@ -169,7 +169,10 @@ def next_round(
     clock.lap("visits")
     replies = replies_of(met.visits, sites)
     seen = release(replies, met.x, site)
-    server = aggregate(method, met.server, seen, site) if seen else met.server
+    with named(method, site.round, "server"):
+        server = aggregate(method, met.server, seen, site) if seen else met.server
+        if not bool(server["x"].isfinite().all()):
+            raise ReplyError("its model is not finite any more; a smaller method.server_lr or local.lr may help")
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")
@@ -243,9 +246,9 @@ def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) 
         trained = local_sgd(method, msg, client, site, buffers)
         seconds = time.perf_counter() - began
         reply, client = method.reply(trained.w, msg, client, trained.steps, site)
-    if "buffers" in msg:
-        reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
     (_, prepared), (reply, log) = split_log(msg), split_log(reply)
+    if "buffers" in msg and reply:  # who sends nothing sends none of those either
+        reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
     log |= prepared
     for name, value in (("steps", trained.steps), ("train_loss", trained.loss), ("gamma", trained.gamma)):
         if value is not None:
@@ -267,6 +270,6 @@ def check_reply(reply: State, msg: State) -> None:
 def aggregate(method: FedAvg, server: State, replies: Sequence[Reply], site: Site) -> State:
     """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
     new = method.aggregate(server, replies, site)
-    if "buffers" in server:
+    if "buffers" in server and any("buffers" in reply.state for reply in replies):
         new = {**new, "buffers": method.mean(replies, "buffers")}
     return new

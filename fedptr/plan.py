@@ -183,7 +183,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
             raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
     for name, table in tables.get("methods", {}).items():
         if not methods.known(name):
-            raise unknown(f"methods.{name}", name, methods.all_methods(), "a method")
+            raise methods.missing(f"methods.{name}", name)
         if not isinstance(table, Mapping):
             raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
         build(methods.get(name), table, f"methods.{name}")
@@ -195,7 +195,7 @@ def _method(tables: Mapping[str, Any]) -> FedAvg:
     if not isinstance(name, str):
         raise UserError(f"method.name must be text, not {shown(name)}")
     if not methods.known(name):
-        raise UserError(f"method.name: {unknown(name, name, methods.all_methods(), 'a method')}")
+        raise UserError(f"method.name: {methods.missing(name, name)}")
     return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 

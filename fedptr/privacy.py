@@ -53,8 +53,11 @@ class Privacy:
         return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
 
     def release(self, q: float, replies: list[Reply], x: Tensor, site: Site) -> list[Reply]:
-        """All that the method's server sees of the replies to x: the noisy mean, as often as replies are expected."""
-        if not self.clip:
+        """All that the method's server sees of the replies to x: the noisy mean, as often as replies are expected.
+
+        In a round in which everybody keeps silent nothing is released. It counts as if it were.
+        """
+        if not self.clip or (replies and not any(reply.state for reply in replies)):
             return replies
         expected, total = q * site.clients, torch.zeros_like(x, dtype=torch.float64)
         for reply in replies:

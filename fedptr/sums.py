@@ -24,15 +24,26 @@ SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the made-up replies
 
 def entries(method: FedAvg, msg: State, site: Site) -> set[str]:
     """What a reply to this message consists of: the method is asked, with one imaginary sample."""
-    x, task = msg["x"], site.task
-    data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
-    here = replace(site, data=data, size=1, local=method.settings(site.local))
-    client = method.client_init(x, here)
+    here, client = imaginary(method, msg, site)
     answer = method.answer(msg, client, here)
     if answer is not None:
         return set(answer)
-    reply, _ = method.reply(x, msg, client, 1, here)
-    return set(split_log(reply)[0]) | ({"buffers"} if "buffers" in msg else set())
+    reply, _ = split_log(method.reply(msg["x"], msg, client, 1, here)[0])
+    return set(reply) | ({"buffers"} if "buffers" in msg and reply else set())
+
+
+def trains(method: FedAvg, msg: State, site: Site) -> bool:
+    """Whether a client trains when it gets this message, and does not only answer."""
+    here, client = imaginary(method, msg, site)
+    return method.answer(msg, client, here) is None
+
+
+def imaginary(method: FedAvg, msg: State, site: Site) -> tuple[Site, State]:
+    """A client with one sample, and its state."""
+    x, task = msg["x"], site.task
+    data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
+    here = replace(site, data=data, size=1, local=method.settings(site.local))
+    return here, method.client_init(x, here)
 
 
 def asks(method: FedAvg) -> bool:

@@ -38,10 +38,17 @@ def plus(name: str, **settings: object) -> FedAvg:
 
 
 def test_all_that_can_be_combined_are() -> None:
+    assert all(plus(name).name == f"{name}+ptr" for name in ("fedadagrad", "fedyogi"))
     refused = set(all_methods()) - {*COMBINED, "fedadagrad", "fedyogi"}
     for name in refused:
         with pytest.raises(UserError, match="both have a setting"):
             get(f"{name}+ptr")
+
+
+def test_control_variates_need_the_way_from_the_global_model() -> None:
+    assert plus("fedavg", start_from="projected")
+    with pytest.raises(UserError, match=r"method.start_from must be global for scaffold\+ptr"):
+        plus("scaffold", start_from="projected")
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5])

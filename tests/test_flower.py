@@ -205,6 +205,13 @@ BAD = {
     "round": (lambda words, blocks: words.update(round=7), "round"),
     "attempt": (lambda words, blocks: words.update(attempt=0), "attempt"),
     "seconds": (lambda words, blocks: words.update(seconds=-1.0), "seconds"),
+    "steps, none": (lambda words, blocks: words.update(log={}), "sound number of steps"),
+    "steps, no log": (lambda words, blocks: words.update(log=[1, 2]), "sound number of steps"),
+    "steps, zero": (lambda words, blocks: words["log"].update(steps=0), "sound number of steps"),
+    "steps, negative": (lambda words, blocks: words["log"].update(steps=-3), "sound number of steps"),
+    "steps, several": (lambda words, blocks: words["log"].update(steps=[1, 2]), "sound number of steps"),
+    "steps, part": (lambda words, blocks: words["log"].update(steps=1.5), "sound number of steps"),
+    "steps, many": (lambda words, blocks: words["log"].update(steps=10**15), "sound number of steps"),
     "kind": (lambda words, blocks: words.update(kind="hello"), "kind"),
     "bytes": (lambda words, blocks: blocks.update(w=Block("float32", (3,), b"12")), "bytes"),
     "object": (lambda words, blocks: blocks.update(w=Block("object", (1,), b"12345678")), "'object'"),
@@ -224,11 +231,11 @@ def test_a_bad_reply_is_dropped_and_named(what: str, tmp_path: Path) -> None:
 
 
 def test_strange_diagnostics_do_not_reach_the_record(tmp_path: Path) -> None:
-    strange = {"train_loss": "high", "steps": 1e300, "beta": [[1, "a"]], "x" * 100: 1.0, "gamma": 0.5}
+    strange = {"train_loss": "high", "steps": 2, "beta": [[1, "a"]], "x" * 100: 1.0, "gamma": 0.5}
     lab = Lab(tmp_path, plan_for(rounds=1))
     lab.serve(lab.grid(altered(lambda words, blocks: words.update(log=strange))))
     entry = lab.records()[0]["clients"][1]
-    assert set(entry) == {"id", "gamma", "cos_local"}
+    assert set(entry) == {"id", "gamma", "cos_local", "steps"}
 
 
 def test_with_too_few_replies_a_round_does_not_count(tmp_path: Path, models: list[torch.Tensor]) -> None:

@@ -13,7 +13,7 @@ from conftest import CLASSES, LOCAL, SHAPE, World, same
 from torch import Tensor, nn
 
 from fedptr.blocks import Blocked
-from fedptr.errors import UserError
+from fedptr.errors import ClientError, UserError
 from fedptr.faults import Faults
 from fedptr.federation import Rounds, federate
 from fedptr.keys import Key
@@ -151,6 +151,19 @@ def test_adaptive_servers_by_their_formulas(cls: type, v_start: str | float, wor
         torch.testing.assert_close(state["v"], v)
 
 
+@pytest.mark.parametrize("add_eps", [False, True])
+def test_fedams_by_its_formula(add_eps: bool, world: World) -> None:
+    x, m = torch.ones(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
+    v, top = torch.full_like(x, 0.05**2), torch.zeros_like(x)
+    changes = deltas(5)
+    method = FedAMS(tau=0.05, server_lr=0.3, eps=0.02, add_eps=add_eps)
+    for delta, state in zip(changes, steps(method, changes, at_server(world))[1:], strict=True):
+        m, v = 0.9 * m + 0.1 * delta, 0.99 * v + 0.01 * delta**2
+        top = torch.maximum(top, v) if add_eps else torch.maximum(top, v).clamp(min=0.02)
+        x = x + 0.3 * m / (top.sqrt() + 0.02 if add_eps else top.sqrt())
+        torch.testing.assert_close(state["x"], x)
+
+
 def test_yogi_and_adam_begin_alike_only_from_zero(world: World) -> None:
     for v_start, alike in ((0.0, True), ("tau", False)):
         adam, yogi = (steps(cls(v_start=v_start), deltas(1), at_server(world))[1]["v"] for cls in (FedAdam, FedYogi))
@@ -214,6 +227,27 @@ def test_fedcm_direction_is_in_units_of_a_gradient(momentum: float) -> None:
         for run in world.runs(method, rounds=3, local=replace(LOCAL, decay=0.5)):
             assert len({entry["steps"] for entry in run.record["clients"]}) > 1
             torch.testing.assert_close(run.server["delta"], torch.full_like(run.w, mean))
+
+
+def test_fedcm_by_its_printed_rule() -> None:
+    """With half of the clients, and a learning rate that falls."""
+    world, alpha = World(dtype=torch.float64), 0.3
+    local = replace(LOCAL, batch=100, momentum=0.0, epochs=3, decay=0.8)
+
+    x, delta = world.task.init(), torch.zeros_like(world.task.init())
+    for t, run in enumerate(world.runs(FedCM(alpha=alpha), rounds=5, local=local, participation=0.5)):
+        lr, ends = local.lr * 0.8**t, {}
+        for i in run.record["cohort"]:
+            w = x.clone()
+            for _ in range(3):
+                w = w - lr * (alpha * full_gradient(world.task, w, world.clients[i]) + (1 - alpha) * delta)
+            ends[i] = w
+        total = sum(len(world.clients[i]) for i in ends)
+        share = {i: len(world.clients[i]) / total for i in ends}
+        delta = sum(share[i] * (x - w) / (3 * lr) for i, w in ends.items())
+        x = sum(share[i] * w for i, w in ends.items())
+        torch.testing.assert_close(run.w, x, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(run.server["delta"], delta, rtol=1e-8, atol=1e-10)
 
 
 def test_fedcm_server_step(world: World) -> None:
@@ -306,7 +340,18 @@ def test_moon_does_not_overflow(world: World) -> None:
 
 
 def test_moon_keeps_the_clients_last_model(world: World) -> None:
-    before, after = world.runs(Moon(), rounds=2, participation=0.5)
+    ends: dict[tuple[int, int], Tensor] = {}
+
+    @dataclass(frozen=True)
+    class Watched(Moon):
+        def reply(self, w, msg, client, steps, site):
+            ends[site.round, site.size] = w.clone()
+            return super().reply(w, msg, client, steps, site)
+
+    before, after = world.runs(Watched(), rounds=2, participation=0.5)
+    for run in (before, after):
+        for i in run.record["cohort"]:
+            assert torch.equal(run.clients[i]["w_i"], ends[run.round - 1, len(world.clients[i])])
     for i in set(before.record["cohort"]) - set(after.record["cohort"]):
         assert torch.equal(before.clients[i]["w_i"], after.clients[i]["w_i"])
     assert all(not torch.equal(state["w_i"], after.w) for state in after.clients.values())
@@ -359,6 +404,23 @@ def test_fedpd_by_its_printed_rule() -> None:
         torch.testing.assert_close(run.w, x, rtol=1e-8, atol=1e-10)
         assert all(("x_i" in state) == silent for state in run.clients.values())
     assert len(set(silences)) == 2
+
+
+def test_fedpd_is_silent_about_running_statistics_too() -> None:
+    with pytest.warns(UserWarning, match="BatchNorm"):
+        world = World(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, CLASSES)))
+    local = replace(LOCAL, batch=100)
+    runs = world.runs(FedPD(p=0.5), rounds=8, local=local)
+    silent = [run.record["bytes_up"] == 0 for run in runs]
+    assert len(set(silent)) == 2
+    for quiet, (a, b) in zip(silent[1:], itertools.pairwise(runs), strict=True):
+        assert torch.equal(a.server["buffers"], b.server["buffers"]) == quiet
+        assert torch.equal(a.w, b.w) == quiet
+
+
+def test_a_server_that_leaves_the_numbers_is_named(world: World) -> None:
+    with pytest.raises(ClientError, match=r"fedavgm, round 1, server: its model is not finite any more; a smaller"):
+        world.runs(FedAvgM(server_lr=1e39), rounds=3)
 
 
 def test_fedpd_refuses_a_part_of_the_clients(world: World) -> None:

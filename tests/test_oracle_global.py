@@ -5,7 +5,7 @@
 | FedAvgM | FedAvg's end | v = Δ/(1−β) where nothing changes any more, so the model rests where Δ = 0, as in FedAvg |
 | FedAdagrad, FedYogi, FedAdam, FedAMS | FedAvg's end | the step is m over something positive, and m = Δ at rest |
 | FedAGM | FedProx's end | at rest v = 0: x' = x, and clients are pulled there |
-| FedCM | FedAvg's end at a learning rate of αη_l | at rest Δ̄ = 0, which leaves clients with α g |
+| FedCM | FedAvg's end at a learning rate of αη_l | if all K_i are equal, Δ̄ = 0 at rest, which leaves α g |
 | FedSAM, MoFedSAM | off | each client drifts; the gradient is taken off w besides |
 | MOON | off | each client drifts; the contrast knows nothing of others' gradients |
 | FedPD, p = 0 | the optimum | it is FedDyn: at rest λ_i = −∇L_i(x), and the λ_i add up to zero |

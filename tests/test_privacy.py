@@ -96,6 +96,16 @@ def test_without_clipping_and_noise_it_is_the_method_itself(name: str, world: Wo
 
 
 @needs_accountant
+def test_silent_rounds_release_nothing_and_count(world: World) -> None:
+    runs = world.runs(quick("fedpd", p=0.6), rounds=8, privacy=Privacy(clip=1.0, noise=0.5, randomness="seed"))
+    moved = [not torch.equal(a.w, b.w) for a, b in itertools.pairwise(runs)]
+    assert moved == [run.record["bytes_up"] > 0 for run in runs[1:]]
+    assert len(set(moved)) == 2
+    spent = [run.record["epsilon"] for run in runs]
+    assert spent == sorted(set(spent))
+
+
+@needs_accountant
 def test_rounds_nobody_was_drawn_for_are_rounds_all_the_same(world: World) -> None:
     runs = world.runs(
         quick("fedavg", weighting="uniform"), rounds=60, privacy=SEED, participation=0.25, sampling="bernoulli"

@@ -14,6 +14,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from fedptr.beside import PTR, with_ptr
+from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `meth
     from fedptr.methods.naive import Naive as Naive
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
+ALSO = {"fedacg": "fedagm"}  # names that the same method has elsewhere
 # The paper's order, for tables; others follow by name.
 PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
 
@@ -59,11 +61,18 @@ def known(name: str) -> bool:
     return name.removesuffix(PTR) in all_methods()
 
 
+def missing(what: str, name: str) -> UserError:
+    """That there is no such method; `what` names it in its place."""
+    if name in ALSO:
+        return UserError(f"{what} is called {ALSO[name]} here")
+    return unknown(what, name, all_methods(), "a method")
+
+
 @functools.cache
 def get(name: str) -> type[FedAvg]:
     """A method by its name; `NAME+ptr` has FedPTR's pull beside its own."""
     if not known(name):
-        raise unknown(name, name, all_methods(), "a method")
+        raise missing(name, name)
     method = all_methods()[name.removesuffix(PTR)]
     return with_ptr(method) if name.endswith(PTR) else method
 

@@ -12,8 +12,8 @@ Numbered details:
 3. Weight decay is added to the mixture, not to g.
 4. α = 1 is FedAvg, bit for bit.
 
-On quadratics: biased. At a fixed point the mean direction of the local steps is zero, as in FedAvg; each client still
-drifts by its own gradient, only α times as fast, so that the bias is smaller.
+On quadratics: biased. Where all make equally many steps, the mean direction of the local steps is zero at a fixed
+point, as in FedAvg; each client still drifts by its own gradient, only α times as fast, so that the bias is smaller.
 """
 
 from __future__ import annotations

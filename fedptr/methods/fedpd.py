@@ -10,7 +10,8 @@ Numbered details:
 1. Stored as r_i = ηλ_i, as in FedDyn: p = 0 is FedDyn with α = 1/η, up to rounding.
 2. The coin is one for everyone, drawn from (seed, round): nobody has to be told. In a silent round nothing is sent back
    and the global model stays; the unchanged x is sent down all the same, as a visit begins with a message.
-3. Everyone takes part in every round; other participations are refused. A client that fails is left out of a mean.
+3. Everyone takes part in every round; other participations are refused. A client that fails is left out of a mean;
+   if that was after a silent round, it goes on from its own x_i until the next mean.
 
 On quadratics: with p = 0 it reaches the optimum, as FedDyn does. With silent rounds it does not: x_i = w + ηλ_i is a
 step along the client's own gradient, so clients that differ part ways until they meet again. The paper's theory too

@@ -8,7 +8,8 @@ Numbered details:
 1. w + e is a new vector, so w itself is never disturbed; ρ = 0 is FedAvg, bit for bit.
 2. Two gradients a step, so twice the work. The loss that is recorded, and BatchNorm's statistics, are those at w.
 
-On quadratics: biased like FedAvg, and by about ρ times the curvature more, as every gradient is taken off w.
+On quadratics: biased like FedAvg. As every gradient is taken off w, the end is moved besides, in proportion to ρ and
+in any direction.
 """
 
 from __future__ import annotations

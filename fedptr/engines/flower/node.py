@@ -39,6 +39,7 @@ from fedptr.speed import fast
 from fedptr.task import Classification, State
 
 PROTOCOL = 1
+MOST = 10**9  # steps of a visit
 LOGGED = 4096  # numbers; diagnostics that are longer (the projected model) stay on the node
 log = logging.getLogger("fedptr.node")
 
@@ -154,7 +155,10 @@ def shown(log: State) -> dict[str, Any]:
 
 
 def tensor_log(words: Any) -> State:
-    """The diagnostics a node sent, as what `visit` makes of them here; whatever is not a finite number is left out."""
+    """The diagnostics a node sent, as what `visit` makes of them here; whatever is not a finite number is left out.
+
+    So is a number of steps that is none: methods count with it.
+    """
     found: dict[str, Tensor] = {}
     for name, value in list(words.items())[:64] if isinstance(words, dict) else ():
         numbers = value if isinstance(value, list) else [value]
@@ -163,4 +167,7 @@ def tensor_log(words: Any) -> State:
             with contextlib.suppress(ValueError, TypeError, RuntimeError):
                 whole = name == "steps"
                 found[name] = torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
+    steps = words.get("steps") if isinstance(words, dict) else None
+    if type(steps) is not int or not 1 <= steps <= MOST:
+        found.pop("steps", None)
     return found

@@ -24,7 +24,7 @@ from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy import Privacy
 from fedptr.site import Site
-from fedptr.sums import entries
+from fedptr.sums import entries, trains
 from fedptr.task import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
@@ -104,7 +104,7 @@ class Remote:
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
         answers = self.courier.ask("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
-        names = entries(method, msg, some)
+        names, trained = entries(method, msg, some), trains(method, msg, some)
         visits, failures = dict[int, Visit](), dict[int, str]()
         for i in sorted(orders):
             node = self.roster.nodes[i]
@@ -118,7 +118,10 @@ class Remote:
                     raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
                 reply = unpack(parcel.blocks, str(msg["x"].device))
                 self.bound(reply, msg)
-                visits[i] = self.visit(reply, parcel.words, sites[i], seconds)
+                found = self.visit(reply, parcel.words, sites[i], seconds)
+                if trained and "steps" not in found.log:
+                    raise ReplyError("sent no sound number of steps")
+                visits[i] = found
             except ReplyError as error:
                 failures[i] = str(error)
         return visits, failures
