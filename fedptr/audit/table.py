@@ -87,7 +87,7 @@ def counted(owners: list[str]) -> str:
 def by_client(found: dict[str, Any]) -> Table:
     """The AUC among each client's own examples."""
     attacks = found["attacks"]
-    words = f"members of a client against the held-out examples given to it; {NONE}: too few"
+    words = f"members of a client against the non-members given to it; {NONE}: too few"
     return framed(["client", "members", *attacks], client_rows(found), "AUC by client (95 % CI)", words)
 
 
