@@ -38,8 +38,10 @@ def load_data(plan: DataPlan) -> Dataset:
         dataset = load(plan.name, plan.dir)
     except UserError as error:
         raise UserError(f"data: {error}") from None
+    if plan.number and not plan.subset:
+        raise UserError("data.number needs a size to be one of several subsets; set data.subset, or leave number at 0")
     n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
-    dataset = subset(dataset, plan.subset, n_test, plan.seed)
+    dataset = subset(dataset, plan.subset, n_test, plan.seed, plan.number)
     return pooled(dataset) if plan.pool == "all" else dataset
 
 

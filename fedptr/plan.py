@@ -47,6 +47,7 @@ class DataPlan:
     subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
     subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
     seed: int = setting(0, "seed of the subset", ge=0)
+    number: int = setting(0, "which of the subsets of this size and seed, which share no image; from 0", ge=0)
     pool: Literal["train", "all"] = setting(
         "train", "what a split gives to clients: training images, or all = these followed by the test images"
     )
@@ -113,7 +114,7 @@ class Plan:
 
 ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
 # Settings that came later: where they have their default, a run that was begun before them goes on.
-LATER = (("data", "pool"), *(("privacy", f.name) for f in fields(Privacy)))
+LATER = (("data", "pool"), ("data", "number"), *(("privacy", f.name) for f in fields(Privacy)))
 SECTIONS = {f.name: f for f in fields(Plan)}
 
 

@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from fedptr.data.dataset import Dataset, subset
 from fedptr.errors import UserError
+from fedptr.experiment import load_data
+from fedptr.plan import DataPlan
+from fedptr.reproduce.recipe import load
 
 
 def dataset(labels, classes=10):
@@ -37,6 +40,28 @@ def test_subset_depends_on_the_seed_alone():
     assert one.source == "made up, 50 of 200 training images, 20 of 200 test images, seed 1"
     assert (subset(whole, 0, 20, 1).test_x == one.test_x).all()
     assert subset(whole, 0, 0, 1) == whole
+
+
+def test_numbered_subsets_share_no_image() -> None:
+    labels = [0] * 90 + [1] * 60 + [2] * 60
+    whole = dataset(labels, 3)
+    parts = [subset(whole, 60, 60, 3, number) for number in range(3)]
+    for side in ("train_x", "test_x"):
+        kept = np.concatenate([getattr(part, side) for part in parts])
+        assert len(np.unique(kept.reshape(len(kept), -1), axis=0)) == 180
+    assert [np.bincount(part.train_y).tolist() for part in parts] == [[20, 20, 20]] * 3
+    assert (subset(whole, 60, 60, 3).train_x == parts[0].train_x).all()
+    with pytest.raises(UserError, match=r"has 210 training images: 3 subsets of 60, and none number 3"):
+        subset(whole, 60, 60, 3, 3)
+    with pytest.raises(UserError, match=r"data.number needs a size"):
+        load_data(DataPlan(number=1))
+
+
+def test_tuning_is_on_other_images_than_the_reported() -> None:
+    recipes = [load("tuning-global"), load("global-methods")]
+    tuning, reported = (one.plan(one.rows[0], one.columns[0], "cpu", 0).data for one in recipes)
+    assert (tuning.subset, tuning.subset_test, tuning.seed) == (reported.subset, reported.subset_test, reported.seed)
+    assert (tuning.number, reported.number) == (1, 0)
 
 
 @pytest.mark.parametrize(("n", "words"), [(201, "has 200 training"), (9, "too few for the 10 classes"), (-1, "few")])

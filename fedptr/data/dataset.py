@@ -44,10 +44,13 @@ def digest(dataset: Dataset) -> str:
     return found.hexdigest()
 
 
-def subset(dataset: Dataset, n: int, n_test: int, seed: int) -> Dataset:
-    """`n` training and `n_test` test images, as equally many of each class as there are; 0 keeps them all."""
-    train = _balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)))
-    test = _balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)))
+def subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 0) -> Dataset:
+    """`n` training and `n_test` test images, as equally many of each class as there are; 0 keeps them all.
+
+    Subsets of one size and seed with other numbers share no image.
+    """
+    train = _balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)), number)
+    test = _balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)), number)
     kept = [
         f"{len(keep)} of {len(labels)} {part} images"
         for part, keep, labels in (("training", train, dataset.train_y), ("test", test, dataset.test_y))
@@ -57,7 +60,8 @@ def subset(dataset: Dataset, n: int, n_test: int, seed: int) -> Dataset:
         dataset = replace(dataset, train_x=dataset.train_x[train], train_y=dataset.train_y[train])
     if test is not None:
         dataset = replace(dataset, test_x=dataset.test_x[test], test_y=dataset.test_y[test])
-    return replace(dataset, source=", ".join([dataset.source, *kept, *([f"seed {seed}"] if kept else [])]))
+    which = [f"seed {seed}", *([f"subset {number}"] if number else [])] if kept else []
+    return replace(dataset, source=", ".join([dataset.source, *kept, *which]))
 
 
 def pooled(dataset: Dataset) -> Dataset:
@@ -66,7 +70,9 @@ def pooled(dataset: Dataset) -> Dataset:
     return replace(dataset, train_x=x, train_y=y, source=f"{dataset.source}, training and test images pooled")
 
 
-def _balanced(dataset: Dataset, part: str, labels: Array, n: int, rng: np.random.Generator) -> Array | None:
+def _balanced(
+    dataset: Dataset, part: str, labels: Array, n: int, rng: np.random.Generator, number: int
+) -> Array | None:
     """Positions to keep, in file order; None means all of them."""
     total, classes = len(labels), len(dataset.classes)
     if n == 0:
@@ -77,9 +83,13 @@ def _balanced(dataset: Dataset, part: str, labels: Array, n: int, rng: np.random
         raise UserError(
             f"{n} {part} images are too few for the {classes} classes of {dataset.name}; ask for {classes} or more"
         )
+    if (number + 1) * n > total:
+        raise UserError(
+            f"{dataset.name} has {total} {part} images: {total // n} subsets of {n}, and none number {number}"
+        )
     shuffled = rng.permutation(total)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     sizes = np.bincount(labels, minlength=classes)
     rank = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     # The first of every class, then the second of every class, and so on: classes that run out are filled up by others.
-    return np.sort(by_class[np.argsort(rank, kind="stable")[:n]])
+    return np.sort(by_class[np.argsort(rank, kind="stable")[number * n : (number + 1) * n]])
