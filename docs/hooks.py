@@ -49,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     markdown = markdown.replace("../benchmarks/RESULTS.md", "benchmarks.md")
+    markdown = re.sub(r"\[([^]]+)\]\(\.\./((?:fedptr|results)/[^)]+)\)", r"\1 (`\2`)", markdown)  # not on the site
     markdown = markdown.replace("<!-- costs -->", costs()).replace("<!-- pulls -->", pulls())
     return re.sub(r"<!-- results/(\S+) -->", lambda found: results(found[1]), markdown)
 

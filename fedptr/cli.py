@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import warnings
@@ -164,6 +165,9 @@ def main(argv: list[str] | None = None) -> int:
     # OpenMP threads spin while they wait; on a busy machine that keeps the one they wait for from running, and small
     # models train a hundred times slower. To be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")  # a terminal that has no β shows a question mark
     try:
         args = parser().parse_args(argv)
         code: int = args.handler(args)
@@ -181,8 +185,15 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, ClientError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         if os.environ.get("FEDPTR_TRACEBACK"):
             raise
-        say(f"{error} (FEDPTR_TRACEBACK=1 shows where)" if isinstance(error, ClientError) else str(error))
+        say(f"{error} (FEDPTR_TRACEBACK=1 shows where)" if isinstance(error, ClientError) else words(error))
         return 1 if isinstance(error, ClientError) else 2
+
+
+def words(error: Exception) -> str:
+    """Without the number that the system has for an error; what was written stays."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def say(text: str) -> None:

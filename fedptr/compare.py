@@ -103,7 +103,10 @@ def read_order(out: Path) -> dict[str, list[Plan]]:
     tables = read(out / ORDER)
     order = tables.pop("compare", None)
     try:
-        names, seeds = [str(name) for name in order["methods"]], int(order["seeds"])
+        names, seeds = order["methods"], order["seeds"]
+        if not isinstance(names, list) or not names or type(seeds) is not int or seeds < 1:
+            raise ValueError
+        names = [str(name) for name in names]
     except (TypeError, KeyError, ValueError):
         raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison anew") from None
     return plans(tables, names, seeds)

@@ -28,7 +28,7 @@ from fedptr.task import State, Task
 
 @dataclass(frozen=True)
 class Pull:
-    lam: float = setting(0.05, "strength λ of the pull towards the projected model; 0 = FedAvg", ge=0)
+    lam: float = setting(0.05, "strength λ of the pull towards the projected model; 0 = none, the method alone", ge=0)
     regulariser: Literal["adaptive", "fixed"] = setting("adaptive", "λ_j = λ/‖d_j‖ per layer, or one λ for all")
     granularity: Literal["tensor", "module", "global"] = setting("tensor", "what a layer is")
     adaptive_grad: Literal["detached", "through"] = setting("detached", "take λ_j as a constant, or differentiate it")

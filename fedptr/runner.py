@@ -66,7 +66,7 @@ def execute(
 def load_plan(out: Path) -> Plan:
     """The plan of a run folder."""
     if not (out / "plan.toml").is_file():
-        raise UserError(f"{out} holds no plan.toml, so there is no run to resume; start one with `fedptr run`")
+        raise UserError(f"{out} holds no plan.toml, so it is no run's folder; start one with `fedptr run`")
     return planning.check(planning.read(out / "plan.toml"))
 
 

@@ -22,6 +22,7 @@ from fedptr.plan import Plan
 from fedptr.sealed import DamagedError, replacing, write_text
 
 NAME = "summary.json"
+PLAN = "plan.toml"
 LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
 
 
@@ -68,7 +69,9 @@ def private(plan: Plan, last: Record) -> Record:
 
 
 def write(folder: Path, summary: Record) -> None:
-    """With a checksum of itself, by which `finished` knows that it is whole."""
+    """With checksums of itself and of the plan beside it, by which `finished` knows that they are whole."""
+    if (folder / PLAN).exists():
+        summary["plan_sha256"] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
     write_text(folder / NAME, json.dumps({**jsonable(summary), "sha256": digest(summary)}, indent=2) + "\n")
 
 
@@ -79,6 +82,9 @@ def finished(folder: Path) -> tuple[Record, list[Record]]:
         lines = (folder / "rounds.jsonl").read_bytes()
         if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != hashlib.sha256(lines).hexdigest():
             raise DamagedError(f"{folder} was changed since its run was finished")
+        plan = summary.get("plan_sha256")  # runs of early versions did not tell
+        if plan and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
+            raise DamagedError(f"{folder / PLAN} was changed since its run was finished")
         return summary, [json.loads(line) for line in lines.splitlines()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{folder} holds no finished run ({error})") from None

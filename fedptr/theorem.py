@@ -101,7 +101,11 @@ def conditions(problem: Smooth, lam: float, traces: Sequence[Trace]) -> dict[str
     N, first, last = len(problem.clients), traces[0], traces[-1]
     value = printed(problem.L, problem.L_minus, lam, N)
     gamma = max(trace.gamma for trace in traces)
-    parts = ", ".join(f"{trace.G / trace.bound:.1g}" for trace in traces)
+    bounded = [trace for trace in traces if trace.bound < math.inf]
+    parts = ", ".join(f"{trace.G / trace.bound:.1g}" for trace in bounded)
+    beyond = ", ".join(str(trace.T) for trace in traces if math.isinf(trace.bound))
+    parts = f"min ‖∇L‖² is {parts} of it" if parts else ""
+    parts += f"{'; ' if parts and beyond else ''}there is no bound at T = {beyond}" if beyond else ""
 
     def both(name: str) -> str:
         return f"observed {getattr(first, name):.3g} at T = {first.T}, {getattr(last, name):.3g} at T = {last.T}"
@@ -115,6 +119,6 @@ def conditions(problem: Smooth, lam: float, traces: Sequence[Trace]) -> dict[str
         "η ≤ 1/(2λ)": (first.T >= 4, f"η = 1/(λ√T) is at most {1 / math.sqrt(first.T):.2g}/λ"),
         "γ small": (gamma < 0.1, f"by construction at most {gamma:.1g}"),
         "the printed inequality": (value >= 0, f"λ times its left side is {lam * value:.2g}; N = {N}"),
-        "below the proof's bound": (all(t.G <= t.bound < math.inf for t in traces), f"min ‖∇L‖² is {parts} of it"),
+        "below the proof's bound": (all(t.G <= t.bound < math.inf for t in traces), parts),
     }
     return {what: f"{'yes' if held else 'no'}: {words}" for what, (held, words) in found.items()}

@@ -94,7 +94,7 @@ def test_damaged_shadows(trained: Path, tmp_path: Path, capsys: Capture) -> None
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     (two / "split.json").write_text("rubbish")
     again = audit(folder, "--attack", "lira", "--shadows", "2")
-    assert "is damaged, and trained again" in capsys.readouterr().err
+    assert "is damaged, and is run again" in capsys.readouterr().err
     for numbers in (*first["attacks"].values(), *again["attacks"].values()):
         numbers.pop("shadow_seconds")
     assert again == first

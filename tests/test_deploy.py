@@ -191,6 +191,12 @@ def test_insecure_says_so_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--nodes", ","], "--nodes names no node"),
         (["--nodes", "a", "--set", "deploy.min_node=1"], "did you mean deploy.min_nodes?"),
         (["--nodes", "a", "--set", "method.lma=1"], "did you mean method.lam?"),
+        (["--nodes", "a,b,a"], "--nodes names a node twice"),
+        (["--nodes", "a", "--host", ""], "--host '' is no name or address"),
+        (["--nodes", "a", "--host", "a b"], "--host 'a b' is no name or address"),
+        (["--nodes", "a", "--port", "99999"], "--port must be from 1 to 65535, not 99999"),
+        (["--nodes", "a", "--days", "0"], "--days must be from 1 to 36500, not 0"),
+        (["--nodes", "a", "--days", "99999999"], "--days must be from 1 to 36500"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -200,6 +206,17 @@ def test_a_mistake_is_one_sentence(
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1
+    assert not (tmp_path / "f").exists(), "the mended command would be refused"
+
+
+def test_data_that_is_not_there_yet_has_a_place_in_the_nodes_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", "init", "f", "--nodes", "anna,ben=train", "--set", "model.name=mlp"]) == 0
+    assert nodeplan.read(tmp_path / "f" / "nodes" / "anna").data.name == "data"
+    assert nodeplan.read(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
 
 
 def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +244,32 @@ def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[s
     assert found[2].startswith("server.crt is good for 2 more days")
     with pytest.raises(UserError, match="neither a server's nor a node's folder"):
         checking.check(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish"])
+def test_check_looks_into_keys(content: bytes, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, north = folder / "server", folder / "nodes" / "north"
+    for place, name, words in (
+        (north, "key", "private key: key is missing, or no private key"),
+        (north, "ca.crt", "certificate: ca.crt is missing, or no certificate"),
+        (server, "server.crt", "server.crt is missing, or no certificate"),
+        (server, "ca.crt", "ca.crt is missing, or no certificate"),
+        (server, "server.key", "private key: server.key is missing, or no private key"),
+        (server, "keys/north.pub", "public key of node north: north.pub is missing, or no public key"),
+        (north, "node.toml", "does not say node.name" if not content else "is not"),
+    ):
+        kept = (place / name).read_bytes()
+        (place / name).write_bytes(content)
+        assert checking.check(place) == 2
+        lines = capsys.readouterr().out.splitlines()
+        assert any(line.startswith("WRONG") and words in line for line in lines), (name, lines)
+        (place / name).write_bytes(kept)
+    (server / "server.key").unlink()
+    (server / "server.crt").rename(server / "kept.crt")
+    keys.make_server(server, ["localhost"], 90)
+    (server / "kept.crt").rename(server / "server.crt")
+    checking.check(server)
+    assert "WRONG server.key belongs to server.crt" in capsys.readouterr().out
 
 
 def test_organisations_with_different_classes_train_together(

@@ -56,6 +56,13 @@ class Loads(HTMLParser):
             self.found += [given[name] for name in ("src", "href", "data", "poster") if name in given]
 
 
+def test_examples_are_put_in(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "own.html").read_text(encoding="utf-8"))
+    for name in ("own_cli_model.py", "own_model_and_data.py"):
+        assert (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()[-1].split("(")[0].strip() in text
+    assert not [page for page in site.rglob("*.html") if re.search(r"--8\s*(&lt;|<)", page.read_text(encoding="utf-8"))]
+
+
 def test_nothing_is_loaded_from_a_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 10

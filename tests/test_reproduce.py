@@ -202,6 +202,31 @@ def test_what_is_finished_is_never_run_again(tmp_path: Path) -> None:
     assert all(after[path] == stamp for path, stamp in before.items())
 
 
+def test_a_part_takes_nothing_from_the_table(tmp_path: Path) -> None:
+    assert smoke("table7", tmp_path, "--seeds", "1") == 0
+    whole = (tmp_path / "table7" / "table.md").read_text()
+    assert smoke("table7", tmp_path, "--seeds", "1", "--only", "once") == 0
+    assert (tmp_path / "table7" / "table.md").read_text() == whole
+    assert smoke("table7", tmp_path, "--seeds", "2", "--only", "once") == 0
+    more = (tmp_path / "table7" / "table.md").read_text()
+    assert "[n]: only n of the 2 seeds are finished." in more
+    assert len(more.splitlines()) > len(whole.splitlines()) - 3
+
+
+def test_a_damaged_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke("table7", tmp_path, "--seeds", "1", "--only", "once") == 0
+    first = json.loads((tmp_path / "table7" / "reproduce.json").read_text())
+    hit = min(tmp_path.glob("runs/*/seed0"))
+    lines = (hit / "rounds.jsonl").read_bytes()
+    (hit / "rounds.jsonl").write_bytes(lines[:-20])
+    assert smoke("table7", tmp_path, "--seeds", "1", "--only", "once") == 0
+    assert "is damaged, and is run again" in capsys.readouterr().err
+    again = json.loads((tmp_path / "table7" / "reproduce.json").read_text())
+    for a, b in zip(first["cells"], again["cells"], strict=True):
+        assert a["weights_sha256"] == b["weights_sha256"]
+    assert (hit.parent / "seed0.damaged").exists()
+
+
 COMMAND = [sys.executable, "-m", "fedptr", "reproduce", "figure5", "--scale", "smoke", "--seeds", "1", "--jobs", "2"]
 
 

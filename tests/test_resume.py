@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -269,6 +270,14 @@ def test_a_comparison_goes_on_where_it_was(tmp_path: Path, capsys) -> None:
             assert outcome(tmp_path / "part" / method / seed) == outcome(tmp_path / "whole" / method / seed)
     assert (tmp_path / "part" / "curves.png").exists()
     order = tmp_path / "part" / "compare.toml"
+    whole = order.read_text()
+    for bad in ("seeds = 0", "seeds = -3", 'seeds = "2"', "seeds = 2.0"):
+        order.write_text(whole.replace("seeds = 2", bad))
+        assert "has no sound [compare] section" in resume(tmp_path / "part", capsys, 2)
+    for bad in ("methods = []", 'methods = "fedavg"', "methods = 3"):
+        order.write_text(re.sub(r"methods = \[[^]]*\]", bad, whole))
+        assert "has no sound [compare] section" in resume(tmp_path / "part", capsys, 2)
+    order.write_text(whole)
     order.write_text(order.read_text().replace("width = 8", "width = 9"))
     assert "was run by another plan" in resume(tmp_path / "part", capsys, 2)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,16 +31,14 @@ from fedptr.data.progress import notice
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.faults import Faults
-from fedptr.folder import CHECKPOINTS
 from fedptr.keys import Key
 from fedptr.lock import StoppedError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import OutputPlan, Plan
 from fedptr.privacy import Privacy
-from fedptr.reproduce.queue import Board, work
+from fedptr.reproduce.queue import Board, put_aside, work
 from fedptr.reproduce.recipe import fingerprint
 from fedptr.reproduce.tables import duration
-from fedptr.runner import lines_of
 from fedptr.sealed import DamagedError
 from fedptr.summary import finished
 
@@ -126,17 +123,12 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
 
 
 def place(folder: Path, one: Job) -> None:
-    """A folder to train in, with its split. One that can neither be used nor gone on with is put aside."""
+    """A folder to train in, with its split."""
     try:
         with contextlib.suppress(DamagedError):
             finished(folder)
             return
-        every = one.plan.run.checkpoint_every
-        if every and len(lines_of(folder)) > every and not any((folder / CHECKPOINTS).glob("*")):
-            aside = folder.with_name(f"{folder.name}.damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
-            notice(f"{folder} is damaged, and trained again; what it held is in {aside.name}")
+        put_aside(folder, one.plan)
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(UserError):
             if Split.load(folder / SPLIT).sha256 == one.split.sha256:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def npz(path: Path) -> Raw:
     Images are [n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels: axis 1 holds the channels if its size is
     1 or 3, else the last axis does. They are uint8, or floats, which become float32.
     """
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path} may not be read; ask for the right to, or copy it")
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is not an .npz file; save it with np.savez")
     with reading(path, "an .npz file"), np.load(path, allow_pickle=False) as file:

@@ -8,6 +8,7 @@ import importlib.metadata
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from fedptr.deploy import keys
@@ -55,7 +56,8 @@ def server(folder: Path) -> Iterator[Finding]:
     else:
         yield from certificates(folder, federation.host)
         for name in known:
-            yield (folder / "keys" / f"{name}.pub").is_file(), f"public key of node {name}"
+            path = folder / "keys" / f"{name}.pub"
+            yield from attempt(f"public key of node {name}", partial(sound, keys.public, path))
     yield from reach("127.0.0.1", federation.port, None if federation.insecure else folder / "ca.crt")
 
 
@@ -81,7 +83,7 @@ def node(folder: Path) -> Iterator[Finding]:
         yield False, "INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only"
     else:
         yield from private(folder / "key")
-        yield (folder / "ca.crt").is_file(), "the federation's certificate, ca.crt"
+        yield from attempt("the federation's certificate", partial(sound, keys.certificate, folder / "ca.crt"))
     yield from reach(host, int(port), None if insecure else folder / "ca.crt")
 
 
@@ -117,10 +119,17 @@ def attempt(what: str, get: Callable[[], str]) -> Iterator[Finding]:
         yield False, f"{what}: {error}"
 
 
+def sound(load: Callable[[Path], object], path: Path) -> str:
+    """That a file holds what it should; UserError where it does not."""
+    load(path)
+    return path.name
+
+
 def private(path: Path) -> Iterator[Finding]:
     if not path.is_file():
         yield False, f"{path.name} is missing; it was made by `fedptr deploy init`"
         return
+    yield from attempt("private key", partial(sound, keys.public_of, path))
     mode = path.stat().st_mode & 0o777
     words = (
         f"{path.name} may be read by its owner alone" if not mode & 0o77 else f"others may read it: chmod 600 {path}"
@@ -132,11 +141,15 @@ def certificates(folder: Path, host: str) -> Iterator[Finding]:
     for name in ("ca.key", "server.key"):
         yield from private(folder / name)
     certificate, authority = folder / "server.crt", folder / "ca.crt"
-    if not certificate.is_file() or not authority.is_file():
-        yield False, "server.crt or ca.crt is missing; they were made by `fedptr deploy init`"
+    try:
+        yield keys.signed(certificate, authority), "server.crt is signed by ca.crt"
+        hosts, end = keys.hosts_of(certificate)
+        for name in ("ca", "server"):
+            own = keys.pinned(keys.certificate(folder / f"{name}.crt").public_key())
+            yield keys.public_of(folder / f"{name}.key") == own, f"{name}.key belongs to {name}.crt"
+    except UserError as error:
+        yield False, str(error)
         return
-    yield keys.signed(certificate, authority), "server.crt is signed by ca.crt"
-    hosts, end = keys.hosts_of(certificate)
     yield host in hosts, f"server.crt is for {', '.join(hosts)}, and nodes go to {host}"
     left = (end - datetime.datetime.now(datetime.UTC)).days
     yield left > SOON, f"server.crt is good for {left} more days"

@@ -86,7 +86,10 @@ def init_command(args: argparse.Namespace) -> int:
     # A node that is lost must not stop a run over a network, unless that is asked for.
     tables = {**tables, "run": {"on_failure": "drop", **tables.get("run", {})}}
     plan = planning.check(planning.assign(tables, [pair for pair in pairs if not pair[0].startswith("deploy.")]))
-    nodes = dict(part.strip().partition("=")[::2] for part in args.nodes.split(",") if part.strip())
+    parts = [part.strip().partition("=")[::2] for part in args.nodes.split(",") if part.strip()]
+    nodes = dict(parts)
+    if len(nodes) < len(parts):
+        raise UserError("--nodes names a node twice; each needs a name of its own")
     rules = {"min_nodes": len(nodes), "min_replies": max(1, len(nodes) // 2), **rules}
     init(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
     if args.insecure:

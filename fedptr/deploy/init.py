@@ -41,6 +41,13 @@ class Federation:
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def check(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}", self.host):
+            raise UserError(f"--host {self.host!r} is no name or address of a machine")
+        for name, value, most in (("port", self.port, 65535), ("days", self.days, 36500)):
+            if not 1 <= value <= most:
+                raise UserError(f"--{name} must be from 1 to {most}, not {value}")
+
 
 def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
     """`nodes` maps names to data: a path, a named dataset, or nothing yet."""
@@ -48,6 +55,17 @@ def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, s
         raise UserError(f"{folder} already holds something; choose another folder, or `fedptr deploy add` a node")
     if not nodes:
         raise UserError("--nodes names no node; give at least one, e.g. --nodes anna,ben")
+    for name in nodes:
+        check_name(name)
+    federation.check()
+    try:
+        fill(folder, plan, federation, nodes, rules)
+    except BaseException:  # so that the command, mended, finds it empty again
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def fill(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
     server = folder / "server"
     (server / "keys").mkdir(parents=True)
     server.chmod(0o700)
@@ -68,6 +86,11 @@ def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, s
     write_text(folder / "README.md", readme(federation, list(nodes)))
 
 
+def check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name):
+        raise UserError(f"{name!r} cannot be a node's name; use letters, digits, dots and dashes")
+
+
 def start_server(server: Path, federation: Federation) -> None:
     words = "The Flower SuperLink: nodes connect to it, and it starts the run's server."
     secure = "--insecure" if federation.insecure else scripts.SUPERLINK_TLS
@@ -79,8 +102,7 @@ def start_server(server: Path, federation: Federation) -> None:
 
 def add(server: Path, name: str, data: str, federation: Federation) -> Path:
     """One more node: its folder, its key, and its line in the server's register."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name):
-        raise UserError(f"{name!r} cannot be a node's name; use letters, digits, dots and dashes")
+    check_name(name)
     known = read_register(server)
     if name in known:
         raise UserError(f"there is a node {name} already; choose another name")
@@ -92,7 +114,7 @@ def add(server: Path, name: str, data: str, federation: Federation) -> Path:
     model = load_plan(server).model.name
     tables: dict[str, Any] = {
         "node": {"name": name, "number": number, **({"models": model} if ":" in model else {})},
-        "data": {"name": str(path.absolute()) if path.exists() else data or "data"},
+        "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},
         "machine": {"device": "auto", "threads": 0},
     }
     write_text(folder / nodeplan.NAME, tomli_w.dumps(tables))

@@ -7,12 +7,14 @@ import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedptr.errors import UserError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -94,16 +96,47 @@ def general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def hosts_of(certificate: Path) -> tuple[list[str], datetime.datetime]:
+def certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        raise UserError(f"{path.name} is missing, or no certificate; it was made by `fedptr deploy init`") from None
+
+
+def public_of(path: Path) -> bytes:
+    """The public half of a private key, of either form."""
+    try:
+        content = path.read_bytes()
+        ssh = b"OPENSSH" in content[:60]
+        key = (serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key)(content, None)
+        return pinned(key.public_key())
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path.name} is missing, or no private key; it was made by `fedptr deploy init`") from None
+
+
+def public(path: Path) -> bytes:
+    """Of a node's .pub file."""
+    try:
+        return pinned(serialization.load_ssh_public_key(path.read_bytes()))
+    except (OSError, ValueError):
+        raise UserError(f"{path.name} is missing, or no public key; it was made by `fedptr deploy init`") from None
+
+
+def pinned(key: Any) -> bytes:
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return bytes(key.public_bytes(*form))
+
+
+def hosts_of(path: Path) -> tuple[list[str], datetime.datetime]:
     """The names and addresses a certificate is for, and when it ends."""
-    found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = certificate(path)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names], found.not_valid_after_utc
 
 
-def signed(certificate: Path, authority: Path) -> bool:
+def signed(path: Path, authority: Path) -> bool:
     """Whether this authority signed that certificate."""
-    found, ca = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (certificate, authority))
+    found, ca = certificate(path), certificate(authority)
     try:
         found.verify_directly_issued_by(ca)
         return True

@@ -37,8 +37,8 @@ def reproduce(args: argparse.Namespace) -> int:
         return listing()
     if args.seeds < 1 or args.jobs < 0:
         raise UserError("--seeds and --jobs must be at least 1")
-    recipe = load(args.recipe)
-    recipe = recipe.narrowed(tag.strip() for tag in args.only.split(",")) if args.only else recipe
+    whole = load(args.recipe)
+    recipe = whole.narrowed(tag.strip() for tag in args.only.split(",")) if args.only else whole
     out = Path(args.out or f"reproduced/{args.scale}")
     if recipe.kind == "splits":
         return splits(recipe, out)
@@ -52,18 +52,42 @@ def reproduce(args: argparse.Namespace) -> int:
             board = look(plans) if args.no_runs else work(plans, jobs, show)
         if recipe.kind == "audit" and not args.no_runs and not board.stopped:
             audited.audits(args.scale, board, jobs, out)
-    outcome = gather(recipe, args.scale, args.seeds, wanted, board.done, board.failed)
-    outcome = audited.attacked(outcome) if recipe.kind == "audit" else outcome
-    write(outcome, folder, out)
+    outcome = judged(recipe, args.scale, args.seeds, wanted, board)
+    write(with_before(whole, outcome, board, folder, out) if args.only else outcome, folder, out)
     Console().print(tables.live(outcome, board))
     print(f"table: {folder / 'table.md'} (also .tex, .csv and reproduce.json)\ncurves: {folder / 'curves.png'}")
-    print(f"page: {folder / 'report.html'}")
+    if (folder / "report.html").exists():
+        print(f"page: {folder / 'report.html'}")
     for path, words in board.failed.items():
         notice(f"{path} failed: {words}")
     if board.stopped:
         words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
         raise StoppedError(out, 0, board.stopped, words)
     return 1 if board.failed else 0
+
+
+def judged(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell], board: Board) -> Outcome:
+    outcome = gather(recipe, scale, seeds, wanted, board.done, board.failed)
+    return audited.attacked(outcome) if recipe.kind == "audit" else outcome
+
+
+def with_before(whole: Recipe, part: Outcome, board: Board, folder: Path, out: Path) -> Outcome:
+    """The part with the rows, columns and seeds that the folder's table has besides, so that nothing goes from it."""
+    try:
+        before = json.loads((folder / "reproduce.json").read_bytes())
+        known = [(str(cell["row"]), str(cell["column"]), len(cell["folders"])) for cell in before["cells"]]
+        if before["scale"] != part.scale or not known:
+            return part
+    except (OSError, ValueError, KeyError, TypeError):
+        return part
+    rows, columns, counts = (set(values) for values in zip(*known, strict=True))
+    rows |= {row.label for row in part.recipe.rows}
+    columns |= {column.name for column in part.recipe.columns}
+    recipe, seeds = whole.part(rows, columns, part.recipe.only), max(part.seeds, *counts)
+    wanted = list(cells(recipe, part.scale, seeds, out))
+    found = look({cell.folder: cell.plan for cell in wanted})
+    found.failed = board.failed
+    return judged(recipe, part.scale, seeds, wanted, found)
 
 
 def listing() -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedptr.data.progress import notice
 from fedptr.errors import ClientError, UserError
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
@@ -25,7 +26,7 @@ from fedptr.lock import StoppedError, stoppable
 from fedptr.plan import Plan
 from fedptr.reproduce.recipe import fingerprint
 from fedptr.reproduce.splits import SIZES
-from fedptr.runner import load_plan, resume
+from fedptr.runner import lines_of, load_plan, resume
 from fedptr.sealed import DamagedError, write_text
 from fedptr.speed import gradients
 from fedptr.summary import finished
@@ -111,9 +112,20 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
 
 def begin(plan: Plan, folder: Path) -> None:
     """A folder that `resume` can take up."""
+    put_aside(folder, plan)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "plan.toml").exists():
         write_text(folder / "plan.toml", plan.toml())
+
+
+def put_aside(folder: Path, plan: Plan) -> None:
+    """A run that is damaged and whose checkpoints are gone can neither be used nor gone on with."""
+    every = plan.run.checkpoint_every
+    if every and len(lines_of(folder)) > every and not any((folder / CHECKPOINTS).glob("*")):
+        aside = folder.with_name(f"{folder.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
 
 def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,9 +110,13 @@ class Recipe:
         rows = [row for row in self.rows if all(any(tag in row.tags for tag in kind) for kind in kinds.values())]
         if not rows:
             raise UserError(f"--only {','.join(tags)} leaves no row of {self.name}")
-        keep = [number for number, column in enumerate(self.columns) if column.name in wanted]
-        cut = [replace(row, paper=tuple(row.paper[n] for n in keep)) for row in rows]
-        return replace(self, rows=tuple(cut), columns=tuple(self.columns[n] for n in keep), only=tags)
+        return self.part({row.label for row in rows}, wanted, tags)
+
+    def part(self, rows: Container[str], columns: Container[str], only: tuple[str, ...]) -> Recipe:
+        """The rows and columns of these labels and names."""
+        keep = [number for number, column in enumerate(self.columns) if column.name in columns]
+        cut = [replace(row, paper=tuple(row.paper[n] for n in keep)) for row in self.rows if row.label in rows]
+        return replace(self, rows=tuple(cut), columns=tuple(self.columns[n] for n in keep), only=only)
 
 
 def lay(tables: Tables, settings: Mapping[str, Any]) -> None:

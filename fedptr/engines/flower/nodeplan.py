@@ -58,6 +58,9 @@ def check(tables: Mapping[str, Any], folder: Path) -> NodePlan:
     for name in tables:
         if name not in SECTIONS:
             raise unknown(name, name, SECTIONS, f"a section of {NAME}")
+    for section, name in (("node", "name"), ("node", "number"), ("data", "name")):
+        if name not in tables.get(section, {}):
+            raise UserError(f"{folder / NAME} does not say {section}.{name}; make it with `fedptr deploy init`")
     parts = {name: build(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()}
     return NodePlan(folder, **parts)
 
