@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,15 +15,10 @@ from fedptr.audit.metrics import RATES, Measures
 
 HEADINGS = ("AUC (95 % CI)", "accuracy %", "oracle %", *(f"TPR at {100 * rate:g} % FPR" for rate in RATES))
 NONE = "–"
-AUXILIARY = (
-    "start",
-    "round",
-    "copies of own %",
-    "closer to own %",
-    "distance to own / as many own / as many held-out",
-    "members, AUC",
-    "starts, AUC",
-    f"starts, {HEADINGS[-1]}",
+AUXILIARY = ("start", "copies %", "closer %", "distances", "members, AUC", "starts, AUC", "TPR %")
+EXPLAINED = (
+    "Distances are to the nearest of all own samples, of as many own as are held out, and of those; "
+    f"TPR: starts that are found at {100 * RATES[-1]:g} % FPR."
 )
 
 
@@ -35,7 +31,7 @@ def cells(numbers: Measures) -> list[str]:
     rates = [f"{rate:g}" for rate in RATES]
     ranges = ["–".join(f"{100 * value:.2f}" for value in numbers["tpr_ci95"][rate]) for rate in rates]
     tpr = [f"{100 * numbers['tpr'][rate]:.2f} ({range_})" for rate, range_ in zip(rates, ranges, strict=True)]
-    return [f"{numbers['auc']:.4f} ({low:.4f}–{high:.4f})", f"{100 * numbers['accuracy']:.2f}", oracle, *tpr]
+    return [f"{numbers['auc']:.3f} ({low:.3f}–{high:.3f})", f"{100 * numbers['accuracy']:.2f}", oracle, *tpr]
 
 
 def rows(found: dict[str, Any]) -> Iterator[list[str]]:
@@ -43,7 +39,7 @@ def rows(found: dict[str, Any]) -> Iterator[list[str]]:
     for name, numbers in found["attacks"].items():
         yield [f"{name} ({numbers['shadows']} shadows)" if "shadows" in numbers else name, *cells(numbers)]
         if yeom := numbers.get("yeom"):
-            point = f"TPR {100 * yeom['tpr']:.2f} % at {100 * yeom['fpr']:.2f} % FPR"
+            point = f"{100 * yeom['tpr']:.2f} % TPR (at {100 * yeom['fpr']:.2f} % FPR)"
             yield [f"{name}, Yeom’s threshold", point, f"{100 * yeom['accuracy']:.2f}", *[NONE] * 3]
 
 
@@ -66,18 +62,19 @@ def show(found: dict[str, Any], console: Console) -> None:
 def auxiliary(own: dict[str, Any]) -> Table:
     """What the auxiliary sets give away, over the rounds."""
     title = f"Auxiliary sets of {counted(own['owners'])}: real against noise as a start"
-    return framed(AUXILIARY, auxiliary_rows(own), title, own["note"])
+    return framed(AUXILIARY, auxiliary_rows(own), title, f"{own['note']}\n{EXPLAINED}")
 
 
 def auxiliary_rows(own: dict[str, Any]) -> Iterator[list[str]]:
     for init, series in own["series"].items():
         for entry in series:
             low, high = entry["closer_ci95"]
-            closer = f"{100 * entry['closer']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+            closer = f"{100 * entry['closer']:.0f} ({100 * low:.0f}–{100 * high:.0f})"
             near = " / ".join(f"{entry[f'distance_{side}']:.3f}" for side in ("any", "own", "held"))
             copies = f"{100 * entry['copies']:.0f}"
             attacks = [cells(entry[name] or {}) for name in ("members", "starts")]
-            yield [init, str(entry["round"]), copies, closer, near, attacks[0][0], attacks[1][0], attacks[1][-1]]
+            found = [attacks[0][0], attacks[1][0], attacks[1][-1].partition(" (")[0]]
+            yield [f"{init}, round {entry['round']}", copies, closer, near, *found]
 
 
 def counted(owners: list[str]) -> str:
@@ -97,9 +94,13 @@ def client_rows(found: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def framed(headings: Sequence[str], lines: Iterable[list[str]], title: str, words: str) -> Table:
-    table = Table(title=Text(title), caption=Text(words), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for line in lines:
+    """Intervals are below their numbers, and in one piece, so that it all fits 80 columns."""
+    table = Table(title=Text(title), caption=Text(words), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    cut = [[cell.replace(" (", "\n(").replace(" / ", "\n") for cell in line] for line in lines]
+    for number, heading in enumerate(headings):
+        numbers = [part for line in cut for part in line[number].split("\n") if part[:2].strip("(").isdigit()]
+        width = max([len(part) for part in (*numbers, *heading.split())])
+        table.add_column("\n".join(textwrap.wrap(heading, width)), no_wrap=number > 0, overflow="fold")
+    for line in cut:
         table.add_row(*line)
     return table

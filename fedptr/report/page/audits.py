@@ -105,7 +105,8 @@ def folded(one: Audit) -> str:
         )
         parts.append(
             f"<details open><summary>Auxiliary sets: {escape(one['label'])}</summary>"
-            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{tables.table(table.AUXILIARY, rows)}{images}"
+            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{tables.table(table.AUXILIARY, rows)}"
+            f'<p class="small">{escape(table.EXPLAINED)}</p>{images}'
             "</details>"
         )
     return "".join(parts)
