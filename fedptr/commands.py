@@ -29,6 +29,7 @@ from fedptr.history import Record
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.plan import MachinePlan, Plan, Tables
+from fedptr.reflow import reflow
 from fedptr.runner import execute, load_plan
 from fedptr.settings import build, describe
 
@@ -234,7 +235,8 @@ def methods(args: argparse.Namespace) -> int:
 def show_method(console: Console, method: type[FedAvg]) -> None:
     """A method's own words, its cost, what to cite, and its hyper-parameters with their defaults."""
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
-    console.print(inspect.getdoc(inspect.getmodule(method)), "", sep="\n")
+    words = inspect.getdoc(inspect.getmodule(method)) or ""
+    console.print(reflow(words, min(console.width, 120)), "", sep="\n")
     console.print(f"{cost(method)} (in model sizes)\ncite: {method.cite}\n")
     hints = typing.get_type_hints(method)
     table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)

@@ -34,7 +34,7 @@ def made_audit(folder: Path, gain: float, auxiliary: bool = False) -> dict[str, 
     (folder / "audit").mkdir()
     if auxiliary:
         entry = {"closer": 0.9, "closer_ci95": [0.8, 1.0], "distance_own": 0.1, "distance_held": 0.4}
-        entry |= {"members": measured(gain, 4), "starts": None}
+        entry |= {"members": measured(gain, 4), "starts": None, "copies": 0.7, "distance_any": 0.0}
         series = [{"round": t, **entry} for t in (1, 5, 10)]
         told["auxiliary"] = {"note": "It never leaves.", "owners": ["client0"], "series": {"real": series}}
         Image.fromarray(np.arange(64 * 30, dtype=np.uint8).reshape(30, 64)).save(folder / "audit" / "pairs-real.png")

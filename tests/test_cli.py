@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capture, monkeypatc
         raise OSError(28, "No space left on device", "rounds.jsonl")
 
     monkeypatch.setattr("fedptr.commands.execute", full)
-    assert "No space left on device: 'rounds.jsonl'" in refused(capsys, "run", *TINY, "--out", str(tmp_path / "out"))
+    assert "rounds.jsonl: No space left on device" in refused(capsys, "run", *TINY, "--out", str(tmp_path / "out"))
 
 
 # Processes
