@@ -98,14 +98,17 @@ def look(plans: Mapping[Path, Plan]) -> Board:
 
 
 def known(board: Board, folder: Path, plan: Plan) -> bool:
-    with contextlib.suppress(DamagedError):
-        result = finished(folder)
+    """Whether it is finished. A plan that cannot be read is none; one that is not ours is refused."""
+    try:
         there = load_plan(folder)
-        if (fingerprint(there), there.run.seed) != (fingerprint(plan), plan.run.seed):
-            raise UserError(
-                f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
-            )
-        board.done[folder] = result
+    except UserError:
+        return False
+    if (fingerprint(there), there.run.seed) != (fingerprint(plan), plan.run.seed):
+        raise UserError(
+            f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
+        )
+    with contextlib.suppress(DamagedError):
+        board.done[folder] = finished(folder)
         return True
     return False
 
