@@ -7,25 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from audit_lab import QUICK, Capture, audit, copied, noise, refused, run, saved, stamps
+from audit_lab import QUICK, Capture, _cache, audit, copied, noise, refused, run, saved, stamps  # noqa: F401
 from waiting import until
 
 from fedptr.cli import main
 from fedptr.data.split import Split
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDPTR_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

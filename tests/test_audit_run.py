@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
 import torch
-from audit_lab import QUICK, Capture, audit, copied, mislabelled, noise, run, stamps
+from audit_lab import QUICK, Capture, _cache, audit, copied, mislabelled, noise, run, stamps  # noqa: F401
 
 from fedptr import sets
 from fedptr.audit.examples import choose
@@ -22,13 +21,6 @@ from fedptr.data.split import Split
 from fedptr.plan import LATER, Plan, check, read
 from fedptr.report.page.find import walk
 from fedptr.runner import load_plan
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDPTR_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

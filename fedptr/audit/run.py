@@ -21,7 +21,6 @@ from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
 from fedptr.data.progress import notice
-from fedptr.errors import UserError
 from fedptr.folder import AUDIT
 from fedptr.history import Record
 from fedptr.lock import locked
@@ -121,10 +120,8 @@ def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
         tensors, header = sealed.read(path)
         if header == same:
             return np.asarray(tensors["phi"])
-    try:
-        shadow = replace(case.run, model=model(folder, case.run.task, summary))
-    except UserError as error:
-        raise UserError(f"{str(error).rpartition('; ')[0]}; remove {folder} and audit again") from None
+    found = model(folder, case.run.task, summary, f"remove {folder} and audit again")
+    shadow = replace(case.run, model=found)
     phi = shadow.phi(case.examples.rows, case.options.flip)
     sealed.write(path, {"phi": torch.tensor(phi)}, same)
     return phi

@@ -94,7 +94,8 @@ def load(folder: Path) -> Target:
     if split.samples != expected:
         raise UserError(f"{folder} was trained on other data: {split.samples} samples, and here are {expected}")
     own = replace(dataset, train_x=dataset.train_x[:expected], train_y=dataset.train_y[:expected])
-    if summary.get("data_sha256", digest(own)) != digest(own):  # runs of early versions did not tell
+    now = digest(own)
+    if summary.get("data_sha256", now) != now:  # runs of early versions did not tell
         raise UserError(f"{folder} was trained on other data than {plan.data.name} is here now; take back what it was")
     pool, _ = samples.of(dataset, device)
     task = make_task(plan, dataset, device)
@@ -102,24 +103,24 @@ def load(folder: Path) -> Target:
     return Target(folder, plan, summary, split, seen, dataset, pool, task, model(folder, task, summary))
 
 
-def model(folder: Path, task: Classification, summary: Record) -> Run:
-    """The final global model of a run folder, checked against the checksum in its summary."""
+def model(folder: Path, task: Classification, summary: Record, advice: str = "run its plan again") -> Run:
+    """The final global model of a run folder, checked against the checksum in its summary; `advice` if it is not."""
     path = folder / WEIGHTS
     try:
         tensors = parse(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); run its plan again to have it") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); {advice}") from None
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}); run its plan again") from None
+        raise UserError(f"{path} is damaged ({type(error).__name__}); {advice}") from None
     state: State = {"x": task.init()}
     expected = {**task.parameters(state["x"]), **task.unpack_buffers(None)}
     if {name: value.shape for name, value in tensors.items()} != {name: v.shape for name, v in expected.items()}:
-        raise UserError(f"{path} is of another model than the plan beside it; run the plan again")
+        raise UserError(f"{path} is of another model than the plan beside it; {advice}")
     here = {name: value.to(task.device) for name, value in tensors.items()}
     state["x"] = torch.cat([here[layer.name].reshape(-1) for layer in task.layers])
     if task.initial_buffers() is not None:
         state["buffers"] = task.pack_buffers(here)
     run = Run(summary["rounds"], state, States())
     if weights_sha256(run) != summary["weights_sha256"]:
-        raise UserError(f"{path} is not the model of this run: its sha256 does not fit; run the plan again")
+        raise UserError(f"{path} is not the model of this run: its sha256 does not fit; {advice}")
     return run

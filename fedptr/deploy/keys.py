@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 NONE = serialization.NoEncryption()
+T = TypeVar("T")
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -96,30 +97,32 @@ def general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def certificate(path: Path) -> x509.Certificate:
+def loaded(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
+    """What a file holds, or in one sentence that it does not."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError):
-        raise UserError(f"{path.name} is missing, or no certificate; it was made by `fedptr deploy init`") from None
+        return parse(path.read_bytes())
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path.name} is missing, or no {what}; it was made by `fedptr deploy init`") from None
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return loaded(path, "certificate", x509.load_pem_x509_certificate)
 
 
 def public_of(path: Path) -> bytes:
     """The public half of a private key, of either form."""
-    try:
-        content = path.read_bytes()
+
+    def parse(content: bytes) -> bytes:
         ssh = b"OPENSSH" in content[:60]
         key = (serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key)(content, None)
         return pinned(key.public_key())
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"{path.name} is missing, or no private key; it was made by `fedptr deploy init`") from None
+
+    return loaded(path, "private key", parse)
 
 
 def public(path: Path) -> bytes:
     """Of a node's .pub file."""
-    try:
-        return pinned(serialization.load_ssh_public_key(path.read_bytes()))
-    except (OSError, ValueError):
-        raise UserError(f"{path.name} is missing, or no public key; it was made by `fedptr deploy init`") from None
+    return loaded(path, "public key", lambda content: pinned(serialization.load_ssh_public_key(content)))
 
 
 def pinned(key: Any) -> bytes:
