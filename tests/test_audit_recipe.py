@@ -69,6 +69,22 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_an_audit_that_is_there_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results that were committed have no models: only their audits."""
+    assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
+    (run,) = tmp_path.glob("runs/*/seed0")
+    (run / "weights.safetensors").unlink()
+    first, before = (tmp_path / "table10" / "table.csv").read_text(), (run / "audit" / "audit.json").stat()
+    capsys.readouterr()
+    assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
+    assert "audit 1 of" not in capsys.readouterr().err
+    assert (run / "audit" / "audit.json").stat().st_mtime_ns == before.st_mtime_ns
+    assert (tmp_path / "table10" / "table.csv").read_text() == first
+    (run / "audit" / "audit.json").unlink()
+    assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 1
+    assert "weights.safetensors cannot be read" in capsys.readouterr().err
+
+
 def test_what_is_not_audited_does_not_count(tmp_path: Path) -> None:
     assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
     (place,) = tmp_path.glob("runs/*/seed0/audit/audit.json")

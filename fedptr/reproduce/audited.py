@@ -18,14 +18,21 @@ from fedptr.folder import AUDIT
 from fedptr.history import Record
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
+from fedptr.reproduce.recipe import Recipe
 from fedptr.reproduce.tables import duration
 
 
-def audits(scale: str, board: Board, jobs: int, out: Path) -> None:
-    """Audits every finished run. Shadows are shared by all runs that can share them."""
+def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> None:
+    """Audits every finished run that is not audited yet. Shadows are shared by all runs that can share them."""
     options = Options(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
-    for number, folder in enumerate(sorted(board.done), 1):
-        notice(f"audit {number} of {len(board.done)}: {folder.parent.name} {folder.name}")
+    attacks = {row.attack for row in recipe.rows}
+    waiting = [
+        folder
+        for folder, (summary, _) in sorted(board.done.items())
+        if any(made(folder, attack, summary, scale) is None for attack in attacks)
+    ]
+    for number, folder in enumerate(waiting, 1):
+        notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
         try:
             audit(folder, options)
         except (ClientError, UserError) as error:
@@ -41,16 +48,23 @@ def attacked(outcome: Outcome) -> Outcome:
             if seed not in found.runs:
                 continue
             summary, rounds = found.runs.pop(seed)
-            audit = result.read(folder / AUDIT) if (folder / AUDIT / result.NAME).exists() else {"attacks": {}}
-            numbers = audit["attacks"].get(found.row.attack)
-            if numbers and as_asked(audit, numbers, summary, outcome.scale):
-                told = {"accuracy": numbers["accuracy"], "model": summary["accuracy"], "audit": audit}
-                found.runs[seed] = {**summary, **told}, rounds
+            if audit := made(folder, found.row.attack, summary, outcome.scale):
+                told = {"accuracy": audit["attacks"][found.row.attack]["accuracy"], "model": summary["accuracy"]}
+                found.runs[seed] = {**summary, **told, "audit": audit}, rounds
     return outcome
 
 
+def made(folder: Path, attack: str, summary: Record, scale: str) -> Record | None:
+    """A run's audit, if this attack is in it and was made as `audits` would."""
+    if not (folder / AUDIT / result.NAME).exists():
+        return None
+    audit = result.read(folder / AUDIT)
+    numbers = audit["attacks"].get(attack)
+    return audit if numbers and as_asked(audit, numbers, summary, scale) else None
+
+
 def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:
-    """Whether `audits` would have made this: the run may have been audited with other options since."""
+    """The run may have been audited with other options since."""
     amount, usual = SCALES[scale], Options()
     wanted = {"target": usual.target, "seed": usual.seed, "examples": amount.examples}
     wanted |= {"weights_sha256": summary["weights_sha256"]}

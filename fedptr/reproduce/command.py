@@ -51,7 +51,7 @@ def reproduce(args: argparse.Namespace) -> int:
         with shown(recipe, args.scale, args.seeds, wanted) as show:
             board = look(plans) if args.no_runs else work(plans, jobs, show)
         if recipe.kind == "audit" and not args.no_runs and not board.stopped:
-            audited.audits(args.scale, board, jobs, out)
+            audited.audits(recipe, args.scale, board, jobs, out)
     outcome = judged(recipe, args.scale, args.seeds, wanted, board)
     write(with_before(whole, outcome, board, folder, out) if args.only else outcome, folder, out)
     Console().print(tables.live(outcome, board))
