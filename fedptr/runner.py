@@ -134,6 +134,7 @@ def go(
     summary = summaries.summarise(plan, experiment, run, history)
     summaries.write(out, summary)
     store.prune(1)
+    summaries.advise(summary)
     return summary, history.records
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 
 import fedptr
 from fedptr.data import dataset
+from fedptr.data.progress import notice
 from fedptr.experiment import Experiment
 from fedptr.federation import Run
 from fedptr.history import History, Record, jsonable
@@ -43,6 +46,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "seconds_per_round": seconds / len(records),
         "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
         **private(plan, records[-1]),
+        **matched(records),
         "dropped": sum(len(record.get("dropped", ())) for record in records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
@@ -66,6 +70,23 @@ def private(plan: Plan, last: Record) -> Record:
         return {}
     promise = "a client's taking part" if plan.privacy.randomness == "system" else "nothing: its noise is from the seed"
     return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, "protects": promise}}
+
+
+def matched(records: list[Record]) -> Record:
+    """How FedPTR's matchings ended, where there were any."""
+    parts = [part for record in records for part in (record.get("server", {}), *record["clients"])]
+    losses = [loss for part in parts if (loss := part.get("match_after")) is not None and math.isfinite(loss)]
+    return {"matching": {"times": len(losses), "loss": statistics.median(losses)}} if losses else {}
+
+
+def advise(summary: Record) -> None:
+    """Says what the owner of a finished run should know of it."""
+    matching = summary.get("matching")
+    if matching and matching["loss"] >= 1:
+        notice(
+            f"note: the auxiliary data mimics nothing: its matching loss is {matching['loss']:.2f} (median of "
+            f"{matching['times']}), and a student that stays where it is has 1; try a smaller method.beta and method.eta"
+        )
 
 
 def write(folder: Path, summary: Record) -> None:

@@ -89,8 +89,7 @@ class Federation3:
     def frozen(self, what: str) -> Iterator[None]:
         """A node whose worker computes nothing for a while; its connection stays."""
         below = descendants(self.processes[what].pid)
-        workers = [pid for pid in below if b"flower.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        (worker,) = workers
+        (worker,) = [pid for pid in below if b"flower.worker" in command_of(pid)]
         os.kill(worker, signal.SIGSTOP)
         try:
             yield
@@ -142,6 +141,14 @@ def descendants(pid: int) -> list[int]:
             if mark in path.read_bytes().split(b"\0") and path.parent.name != str(pid):
                 found.append(int(path.parent.name))
     return found + [below for child in found for below in descendants(child) if below not in found]
+
+
+def command_of(pid: int) -> bytes:
+    """Empty if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def children_of(task: Path) -> list[str]:

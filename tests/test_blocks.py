@@ -152,6 +152,7 @@ def fast() -> tuple[Blocked, Blocked, Classification]:
 
 
 @needs_compiler
+@pytest.mark.xdist_group("compiled")  # so that it is compiled once, not by every worker
 @pytest.mark.parametrize("n", [4, 7, 12])
 def test_compiled_code_computes_what_the_plain_task_does(fast: tuple[Blocked, Blocked, Classification], n: int) -> None:
     one, two, plain = fast

@@ -58,6 +58,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_matching_that_mimics_nothing_is_told(tmp_path: Path, capsys: Capture) -> None:
+    """Also after a resume, whose records come from the file."""
+    plan = [*TINY, *PTR, "--method", "fedptr-s", "--rounds", "7", "--set", "local.lr=0.1"]
+    sound = run(tmp_path / "sound", *plan, "--set", "method.beta=0.01")
+    assert sound["matching"]["times"] == 4
+    assert sound["matching"]["loss"] < 1
+    assert "mimics nothing" not in capsys.readouterr().err
+    losses = [r["server"]["match_after"] for r in rounds(tmp_path / "sound") if "match_after" in r.get("server", {})]
+    assert sound["matching"]["loss"] == pytest.approx(statistics.median(losses))
+    wild = run(tmp_path / "wild", *plan, "--set", "method.beta=3")
+    assert wild["matching"]["loss"] > 1
+    words = f"its matching loss is {wild['matching']['loss']:.2f} (median of 4), and a student that stays where it is"
+    assert words in capsys.readouterr().err
+    (tmp_path / "wild" / "summary.json").unlink()
+    assert cli.main(["resume", str(tmp_path / "wild")]) == 0
+    assert words in capsys.readouterr().err
+    assert "matching" not in run(tmp_path / "fedavg", *TINY, "--method", "fedavg", "--rounds", "2")
+
+
 def test_what_a_folder_holds(made: Path) -> None:
     assert {path.name for path in made.iterdir()} == RUN_FILES | {"auxiliary"}
     assert len(list((made / "auxiliary").glob("round000[1-6].png"))) == 6

@@ -128,6 +128,7 @@ def finish(server: Server, experiment: Experiment, run: Run, history: History) -
     summary = summaries.summarise(server.plan, experiment, run, history)
     summary["evaluated"] = server.rules.deploy.evaluate
     summaries.write(server.folder, summary)
+    summaries.advise(summary)
     return summary
 
 
