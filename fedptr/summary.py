@@ -83,9 +83,10 @@ def advise(summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
+        median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         notice(
-            f"note: the auxiliary data mimics nothing: its matching loss is {matching['loss']:.2f} (median of "
-            f"{matching['times']}), and a student that stays where it is has 1; try a smaller method.beta and method.eta"
+            f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; try a "
+            "smaller method.beta and method.eta"
         )
 
 

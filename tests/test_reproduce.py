@@ -148,6 +148,30 @@ def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / name / "curves.png").stat().st_size > 5000
 
 
+@pytest.mark.parametrize("name", ["global-methods", "tuning", "tuning-beta", "table1"])
+def test_every_column_can_be_read_on_80_columns(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of many columns each is a line."""
+    assert smoke(name, tmp_path, "--no-runs") == 0
+    recipe, said = load(name), capsys.readouterr().out
+    table = said.partition("table:")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    many = len(recipe.columns) > 8
+    if many:
+        assert [line.split("·")[0].strip() for line in table if "·" in line] == [c.name for c in recipe.columns]
+    else:
+        for column in recipe.columns:
+            assert all(word in said for word in column.name.replace("-", "- ").split())
+        assert all(line.count("·") == len(recipe.columns) for line in table if "·" in line)
+    lines = (tmp_path / name / "table.md").read_text().splitlines()
+    first = lines.index("| --- |" + " ---: |" * len(recipe.rows if many else recipe.columns))
+    assert len(lines[first + 1].split("|")) == len(lines[first].split("|")), "a line has as many cells as the heading"
+    tex = (tmp_path / name / "table.tex").read_text()
+    assert f"{{l{'r' * len(recipe.rows if many else recipe.columns)}}}" in tex
+    assert tex.count(" & ") == (len(recipe.rows) + 1) * (len(recipe.columns) + 1) - (
+        len(recipe.columns if many else recipe.rows) + 1
+    ), "no cell is lost"
+
+
 def test_the_splits_of_the_paper_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "table11", "--out", str(tmp_path)]) == 0
     assert {row["verdict"] for row in json.loads((tmp_path / "table11" / "splits.json").read_text())} == {"exactly"}

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedptr.reproduce.grid import turned, wide
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.queue import Board
 from fedptr.reproduce.recipe import Column, Row, common, reduced
@@ -48,15 +49,16 @@ def markdown(outcome: Outcome) -> str:
     lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", *about_scale(outcome), ""]
     lines += [f"## {recipe.measure}, {of}; the paper's in brackets", ""]
     names = [column.name for column in recipe.columns]
-    lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
-    for row in recipe.rows:
-        cells = [with_paper(number(result), result.paper) for result in across(outcome, row)]
-        lines.append(bar([row.label, *cells]))
+    numbers = [
+        [row.label, *(with_paper(number(result), result.paper) for result in across(outcome, row))]
+        for row in recipe.rows
+    ]
+    lines += bars(["", *names], numbers, len(names))
     if any(result.few for result in outcome.results.values()):
         lines += ["", f"[n]: only n of the {outcome.seeds} seeds are finished."]
     lines += [*gaps(outcome), "", "## Cost: seconds, and megabytes sent by all together", ""]
-    lines += [bar(["", *names]), bar(["---", *["---:"] * len(names)])]
-    lines += [bar([row.label, *(cost(result) for result in across(outcome, row))]) for row in recipe.rows]
+    costs = [[row.label, *map(cost, across(outcome, row))] for row in recipe.rows]
+    lines += bars(["", *names], costs, len(names))
     failures = [
         f"- {result.row.label}, {result.column.name}, seed {seed}: {words}"
         for result in outcome.results.values()
@@ -73,15 +75,18 @@ def gaps(outcome: Outcome) -> list[str]:
     if len(names) == 1:
         return []
     lines = ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
-    lines += [bar(["", *names, "order (ρ)", recipe.highest]), bar(["---", *["---:"] * len(names), "---:", "---"])]
-    for row in recipe.rows:
-        own = (judged(outcome, row, column) for column in recipe.columns)
-        lines.append(bar([row.label, *own, *ranked(outcome, row)]))
+    judgements = [
+        [row.label, *(judged(outcome, row, column) for column in recipe.columns), *ranked(outcome, row)]
+        for row in recipe.rows
+    ]
+    lines += bars(["", *names, "order (ρ)", recipe.highest], judgements, len(names))
     return [*lines, "", "; ".join(f"{verdict}: {words}" for verdict, words in MEANING.items()) + "."]
 
 
-def bar(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def bars(headings: list[str], lines: list[list[str]], columns: int) -> list[str]:
+    """A table in Markdown, of a recipe with so many columns."""
+    head, *body = turned([headings, *lines], columns)
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *body)]
 
 
 def across(outcome: Outcome, row: Row) -> list[Result]:
@@ -117,21 +122,19 @@ def cost(result: Result) -> str:
 
 
 def latex(outcome: Outcome) -> str:
-    """A tabular for booktabs; the highest mean of a row is bold."""
+    """A tabular for booktabs; the highest mean of a row of the recipe is bold."""
     recipe = outcome.recipe
-    lines = [
-        f"% {recipe.title}; scale {outcome.scale}; mean and 95 % confidence interval of {outcome.seeds} seeds",
-        f"\\begin{{tabular}}{{l{'r' * len(recipe.columns)}}}",
-        "\\toprule",
-        " & ".join(["", *(escaped(column.name) for column in recipe.columns)]) + " \\\\",
-        "\\midrule",
-    ]
+    grid = [["", *(escaped(column.name) for column in recipe.columns)]]
     for row in recipe.rows:
         results = across(outcome, row)
         best = max((result.accuracy.mean for result in results if result.runs), default=None)
-        cells = [tex(result, best) for result in results]
-        lines.append(" & ".join([escaped(row.label), *cells]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+        grid.append([escaped(row.label), *(tex(result, best) for result in results)])
+    shown = turned(grid, len(recipe.columns))
+    head, *body = (" & ".join(cells) + " \\\\" for cells in shown)
+    about = f"scale {outcome.scale}; mean and 95 % confidence interval of {outcome.seeds} seeds"
+    columns = f"l{'r' * (len(shown[0]) - 1)}"
+    begin = [f"% {recipe.title}; {about}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule"]
+    return "\n".join([*begin, *body, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
 def tex(result: Result, best: float | None) -> str:
@@ -191,12 +194,20 @@ def live(outcome: Outcome, board: Board) -> Table:
     table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption, box=SIMPLE_HEAD)
     table.padding, table.pad_edge = (0, 1, 0, 0), False  # many columns on a narrow screen
     labels = [parted(row.label) for row in recipe.rows]
+    if wide(len(recipe.columns)):
+        table.add_column("", no_wrap=True)
+        for label in labels:
+            table.add_column(label, justify="right")
+        for column in recipe.columns:
+            cells = (" ".join(status(outcome.at(row, column), board)) for row in recipe.rows)
+            table.add_row(column.name, *cells)
+        return table
     # Its words are not cut: CIFAR-10 and CIFAR-100 are to be told apart.
     table.add_column("", min_width=max(len(word) for label in labels for word in label.split()))
     for column in recipe.columns:
-        table.add_column(column.name.replace("-", "-\n"), justify="right", overflow="fold")
+        table.add_column(column.name.replace("-", "-\n").replace(" ", "\n"), justify="right", overflow="fold")
     for row, label in zip(recipe.rows, labels, strict=True):
-        table.add_row(label, *(status(result, board) for result in across(outcome, row)))
+        table.add_row(label, *("\n".join(status(result, board)) for result in across(outcome, row)))
     return table
 
 
@@ -209,21 +220,20 @@ def parted(label: str) -> str:
     return " ".join(word.replace("-", "-\n") if len(word) > 10 else word for word in label.split(" "))
 
 
-def status(result: Result, board: Board) -> str:
+def status(result: Result, board: Board) -> list[str]:
+    """A cell, line by line."""
     going = [
         f"{board.running[folder]}/{board.plans[folder].run.rounds}"
         for folder in result.folders
         if folder in board.running
     ]
     if going:
-        return "round " + " ".join(going)
-    if not result.runs and not result.failures:
-        return "·"
+        return ["round", *going]
     if not result.runs:
-        return number(result)
+        return [number(result) if result.failures else "·"]
     own = result.accuracy
     lines = [f"{own.mean:.1f}", *([f"±{own.half:.1f}"] if own.n > 1 else []), *result.few.split()]
-    return "\n".join([*lines, *([] if result.paper is None else [f"({result.paper:.1f})"])])
+    return [*lines, *([] if result.paper is None else [f"({result.paper:.1f})"])]
 
 
 def duration(seconds: float) -> str:

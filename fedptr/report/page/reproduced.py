@@ -10,6 +10,7 @@ from typing import Any
 
 from fedptr.errors import UserError
 from fedptr.report.page.numbers import sound
+from fedptr.reproduce.grid import turned
 from fedptr.reproduce.verdict import MEANING
 
 Table = dict[str, Any]  # reproduce.json, and the folders of its runs
@@ -55,12 +56,13 @@ def section(data: Table) -> str:
     rows, columns = ordered(data, "row"), ordered(data, "column")
     cells = {(cell["row"], cell["column"]): cell for cell in data["cells"]}
     seeds = max((len(cell["accuracies"]) for cell in data["cells"]), default=0)
-    head = "".join(f'<th class="number">{escape(name)}</th>' for name in columns)
+    grid = [["", *map(escape, columns)]]
+    grid += [[escape(row), *(entry(cells.get((row, name)), data) for name in columns)] for row in rows]
+    names, *lines = turned(grid, len(columns))
+    head = "".join(f'<th class="number">{name}</th>' for name in names[1:])
     body = "".join(
-        f"<tr><th>{escape(row)}</th>"
-        + "".join(f'<td class="number">{entry(cells.get((row, name)), data)}</td>' for name in columns)
-        + "</tr>"
-        for row in rows
+        f"<tr><th>{name}</th>" + "".join(f'<td class="number">{cell}</td>' for cell in line) + "</tr>"
+        for name, *line in lines
     )
     measure = str(data.get("measure", "Accuracy (%), mean of the last five rounds"))
     several = f"mean ± 95 % confidence interval of {seeds} seeds, or of [n]" if seeds > 1 else "one seed"
