@@ -14,6 +14,8 @@ from conftest import mutate
 from made import made_run
 
 from fedptr import cli
+from fedptr.methods import all_methods
+from fedptr.report import curves
 from fedptr.report.page import series, view
 from fedptr.report.page.find import find, load
 from fedptr.report.page.group import group
@@ -44,6 +46,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for H in (5, 20):
         made_run(base / f"H{H}", tables("fedptr", 0, method={"H": H}))
     return base
+
+
+def test_no_two_methods_look_alike() -> None:
+    """A method of somebody's own needs no entry: it gets one of the others."""
+    looks = [*curves.STYLES.values(), *curves.OTHERS]
+    assert len(set(looks)) == len(looks)
+    assert len([name for name in all_methods() if name in curves.STYLES]) > 20
 
 
 def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:

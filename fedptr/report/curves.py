@@ -10,20 +10,35 @@ import numpy as np
 
 Records = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # method -> seeds -> rounds
 
-# Colour and dashes: a method looks the same in every comparison. The colours are Okabe and Ito's, which colour-blind
-# people tell apart; dashes do it in print. FedPTR and FedPTR-S are thicker, and below, so
-# that a curve that runs along with them is seen too.
+# Colour and dashes: a method looks the same in every comparison. The first colours are Okabe and Ito's, the others
+# Tol's, which colour-blind people tell apart; dashes do it in print, and within a family of methods, which has one
+# colour. FedPTR and FedPTR-S are thicker, and below, so that a curve that runs along with them is seen too.
+LONG, SHORT, DOTS, MIXED = (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)), (0, (3, 1, 1, 1))
 STYLES = {
-    "fedavg": ("#333333", (0, (5, 2))),
+    "fedavg": ("#333333", LONG),
     "fedprox": ("#56b4e9", "-"),
     "scaffold": ("#009e73", "-"),
     "feddyn": ("#e69f00", "-"),
     "feddc": ("#cc79a7", "-"),
     "fedptr": ("#d55e00", "-"),
     "fedptr-s": ("#0072b2", (0, (6, 1.5))),
-    "naive": ("#999999", (0, (1, 1))),
+    "fedptr-linear": ("#882255", "-"),
+    "naive": ("#999999", DOTS),
+    "fedavgm": ("#117733", "-"),
+    "fedagm": ("#117733", SHORT),
+    "fedcm": ("#117733", DOTS),
+    "fedadagrad": ("#332288", "-"),
+    "fedyogi": ("#332288", SHORT),
+    "fedadam": ("#332288", DOTS),
+    "fedams": ("#332288", MIXED),
+    "fedsam": ("#999933", "-"),
+    "mofedsam": ("#999933", SHORT),
+    "mime": ("#aa4499", "-"),
+    "mimelite": ("#aa4499", SHORT),
+    "moon": ("#44aa99", "-"),
+    "fedpd": ("#44aa99", SHORT),
 }
-OTHERS = (("#882255", (0, (3, 1, 1, 1))), ("#117733", (0, (3, 1, 1, 1))), ("#332288", (0, (3, 1, 1, 1))))
+OTHERS = tuple((colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882255", "#117733", "#aa4499", "#999933"))
 FEW = 20  # so few evaluations are marked each
 
 
@@ -35,8 +50,9 @@ def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_round, by_second = figure.subplots(1, 2, sharey=True)
     lines = []
-    for number, (name, seeds) in enumerate(records.items()):
-        colour, dashes = STYLES.get(name) or OTHERS[number % len(OTHERS)]
+    strangers = [name for name in records if name not in STYLES]
+    for name, seeds in records.items():
+        colour, dashes = STYLES.get(name) or OTHERS[strangers.index(name) % len(OTHERS)]
         rounds, seconds, accuracy = measured(seeds)
         mean, spread = accuracy.mean(0), accuracy.std(0, ddof=min(1, len(seeds) - 1))
         ours = name.startswith("fedptr")

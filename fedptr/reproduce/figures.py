@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.history import Record
+from fedptr.report.curves import DOTS, LONG, MIXED, SHORT, STYLES
+from fedptr.reproduce.grid import wide
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Row
 
@@ -20,6 +22,7 @@ NAMES = {
 }
 BESIDE = 3  # panels
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
+DASHES = ("-", LONG, DOTS, MIXED, SHORT)  # when the colours have been through
 
 
 def plot(outcome: Outcome, path: Path) -> list[Path]:
@@ -28,8 +31,7 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
     plots = recipe.plots or ("test_accuracy",)
     if plots == ("cost",):
         return costs(outcome, path)
-    lines = len(recipe.columns) * len(plots)
-    figure, panels = paned(outcome, 6.4, max(4.4, 1 + 0.2 * lines))  # the legend has a line for each
+    figure, panels = paned(outcome, 6.4, 5.6 if wide(len(recipe.columns)) else 4.4)
     for row, axes in panels:
         number = 0
         for column in recipe.columns:
@@ -37,15 +39,25 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
             for name in plots:
                 for label, take in series(name, result):
                     words = label if len(recipe.columns) == 1 else column.name
-                    draw(axes, result, take, words, COLOURS[number % len(COLOURS)])
+                    draw(axes, result, take, words, *look(words, number, wide(len(recipe.columns))))
                     number += 1
         axes.set_title(row.label)
         axes.set_xlabel("round")
         axes.set_ylabel(NAMES[plots[0]] if len(plots) == 1 else "cosine with the real global step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        if not wide(len(recipe.columns)):
+            axes.legend(fontsize=8)
+    if panels and wide(len(recipe.columns)):  # one for all, beside them: there is no room within
+        figure.legend(handles=panels[0][1].get_lines(), loc="outside right center", fontsize=8, handlelength=3.2)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
     return saved(figure, path)
+
+
+def look(name: str, number: int, many: bool) -> tuple[str, Any]:
+    """Colour and dashes of a line. Where there are many, a method looks as it does elsewhere."""
+    if many and name in STYLES:
+        return STYLES[name]
+    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
 
 
 def paned(outcome: Outcome, width: float, height: float) -> tuple[Any, list[tuple[Row, Any]]]:
@@ -112,7 +124,9 @@ def series(name: str, result: Result) -> list[tuple[str, Callable[[Record], floa
     return [(layers[place], distance(place)) for place in shown]
 
 
-def draw(axes: Any, result: Result, take: Callable[[Record], float | None], label: str, colour: str) -> None:
+def draw(
+    axes: Any, result: Result, take: Callable[[Record], float | None], label: str, colour: str, dashes: Any
+) -> None:
     values: dict[int, list[float]] = {}
     for _, rounds in result.runs.values():
         for record in rounds:
@@ -121,7 +135,7 @@ def draw(axes: Any, result: Result, take: Callable[[Record], float | None], labe
     if not values:
         return
     x = sorted(values)
-    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linewidth=1.5)
+    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linestyle=dashes, linewidth=1.5)
     if len(result.runs) > 1:
         low, high = ([f(values[t]) for t in x] for f in (min, max))
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -8,7 +8,13 @@ from typing import Any
 from fedptr.report.curves import OTHERS, STYLES
 from fedptr.report.page.group import Group
 
-DARK = {"#333333": "#dddddd", "#882255": "#e38fb1", "#117733": "#7cc48a", "#332288": "#a99bf0"}  # on a dark page
+DARK = {
+    "#333333": "#dddddd",
+    "#882255": "#e38fb1",
+    "#117733": "#7cc48a",
+    "#332288": "#a99bf0",
+    "#aa4499": "#d98cc8",
+}  # on a dark page
 DASHES = ("solid", "9px,4px", "2px,3px", "9px,3px,2px,3px", "15px,4px", "5px,2px")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x", "star")
 FARTHEST = 0.5  # the last variant of a method is so much nearer to black, or on a dark page to white
