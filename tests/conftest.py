@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from fedptr.cli import main
 from fedptr.federation import Rounds, Run, federate
 from fedptr.keys import Key
 from fedptr.local import Local
@@ -98,3 +100,8 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
         )  # the header is where it hurts
         data[place] ^= 1 << rng.randrange(8)
     return bytes(data)
+
+
+def smoke(name: str, out: Path, *more: str) -> int:
+    """A recipe at the smallest scale, from the command line."""
+    return main(["reproduce", name, "--scale", "smoke", "--out", str(out), *more])

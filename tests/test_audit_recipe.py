@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import conftest
 import pytest
 
 from fedptr.audit.options import SCALES
@@ -17,7 +18,7 @@ def stamps(out: Path) -> dict[Path, int]:
 
 
 def smoke(out: Path, *more: str) -> int:
-    return main(["reproduce", "table10", "--scale", "smoke", "--jobs", "1", "--out", str(out), *more])
+    return conftest.smoke("table10", out, "--jobs", "1", *more)
 
 
 def test_the_papers_numbers() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ OTHERS = tuple((colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882
 FEW = 20  # so few evaluations are marked each
 
 
+def styles(methods: Iterable[str]) -> dict[str, tuple[str, Any]]:
+    """Colour and dashes of every method; those that have none of their own get the others in turn."""
+    others = itertools.cycle(OTHERS)
+    return {name: STYLES.get(name) or next(others) for name in methods}
+
+
 def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     """Mean over the seeds, with a band of ± one standard deviation."""
     from matplotlib.figure import Figure
@@ -50,9 +57,9 @@ def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_round, by_second = figure.subplots(1, 2, sharey=True)
     lines = []
-    strangers = [name for name in records if name not in STYLES]
+    looks = styles(records)
     for name, seeds in records.items():
-        colour, dashes = STYLES.get(name) or OTHERS[strangers.index(name) % len(OTHERS)]
+        colour, dashes = looks[name]
         rounds, seconds, accuracy = measured(seeds)
         mean, spread = accuracy.mean(0), accuracy.std(0, ddof=min(1, len(seeds) - 1))
         ours = name.startswith("fedptr")

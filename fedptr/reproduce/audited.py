@@ -27,9 +27,7 @@ def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> No
     options = Options(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
     attacks = {row.attack for row in recipe.rows}
     waiting = [
-        folder
-        for folder, (summary, _) in sorted(board.done.items())
-        if any(made(folder, attack, summary, scale) is None for attack in attacks)
+        folder for folder, (summary, _) in sorted(board.done.items()) if not made(folder, attacks, summary, scale)
     ]
     for number, folder in enumerate(waiting, 1):
         notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
@@ -48,19 +46,19 @@ def attacked(outcome: Outcome) -> Outcome:
             if seed not in found.runs:
                 continue
             summary, rounds = found.runs.pop(seed)
-            if audit := made(folder, found.row.attack, summary, outcome.scale):
+            if audit := made(folder, {found.row.attack}, summary, outcome.scale):
                 told = {"accuracy": audit["attacks"][found.row.attack]["accuracy"], "model": summary["accuracy"]}
                 found.runs[seed] = {**summary, **told, "audit": audit}, rounds
     return outcome
 
 
-def made(folder: Path, attack: str, summary: Record, scale: str) -> Record | None:
-    """A run's audit, if this attack is in it and was made as `audits` would."""
+def made(folder: Path, attacks: set[str], summary: Record, scale: str) -> Record | None:
+    """A run's audit, if these attacks are in it and were made as `audits` would."""
     if not (folder / AUDIT / result.NAME).exists():
         return None
     audit = result.read(folder / AUDIT)
-    numbers = audit["attacks"].get(attack)
-    return audit if numbers and as_asked(audit, numbers, summary, scale) else None
+    numbers = [audit["attacks"].get(attack) for attack in attacks]
+    return audit if all(one and as_asked(audit, one, summary, scale) for one in numbers) else None
 
 
 def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:

@@ -31,7 +31,8 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
     plots = recipe.plots or ("test_accuracy",)
     if plots == ("cost",):
         return costs(outcome, path)
-    figure, panels = paned(outcome, 6.4, 5.6 if wide(len(recipe.columns)) else 4.4)
+    many = wide(len(recipe.columns))
+    figure, panels = paned(outcome, 6.4, 5.6 if many else 4.4)
     for row, axes in panels:
         number = 0
         for column in recipe.columns:
@@ -39,15 +40,15 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
             for name in plots:
                 for label, take in series(name, result):
                     words = label if len(recipe.columns) == 1 else column.name
-                    draw(axes, result, take, words, *look(words, number, wide(len(recipe.columns))))
+                    draw(axes, result, take, words, *look(words, number, many))
                     number += 1
         axes.set_title(row.label)
         axes.set_xlabel("round")
         axes.set_ylabel(NAMES[plots[0]] if len(plots) == 1 else "cosine with the real global step")
         axes.grid(alpha=0.3)
-        if not wide(len(recipe.columns)):
+        if not many:
             axes.legend(fontsize=8)
-    if panels and wide(len(recipe.columns)):  # one for all, beside them: there is no room within
+    if panels and many:  # one for all, beside them: there is no room within
         figure.legend(handles=panels[0][1].get_lines(), loc="outside right center", fontsize=8, handlelength=3.2)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
     return saved(figure, path)

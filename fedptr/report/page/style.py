@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedptr.report.curves import OTHERS, STYLES
+from fedptr.report import curves
 from fedptr.report.page.group import Group
 
 DARK = {
@@ -25,10 +25,9 @@ def styles(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
     variants: dict[str, dict[str, None]] = {}
     for series in (series for group in groups for series in group.series):
         variants.setdefault(series.method, {})[series.key] = None
-    strangers = [method for method in variants if method not in STYLES]
-    found = {}
+    looks, found = curves.styles(variants), {}
     for number, (method, keys) in enumerate(variants.items()):
-        colour, dashes = STYLES.get(method) or OTHERS[strangers.index(method) % len(OTHERS)]
+        colour, dashes = looks[method]
         for k, key in enumerate(keys):
             part = FARTHEST * k / max(1, len(keys) - 1)
             found[key] = {

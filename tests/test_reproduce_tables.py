@@ -1,0 +1,74 @@
+"""A recipe's tables, in the terminal and in files: all cells are there, and can be read."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import smoke
+
+from fedptr.cli import main
+from fedptr.reproduce import tables
+from fedptr.reproduce.outcome import gather
+from fedptr.reproduce.recipe import cells, load
+
+
+@pytest.mark.parametrize("name", ["global-methods", "tuning", "tuning-beta", "table1"])
+def test_every_column_can_be_read_on_80_columns(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of many columns each is a line."""
+    assert smoke(name, tmp_path, "--no-runs") == 0
+    recipe, said = load(name), capsys.readouterr().out
+    table = said.partition("table:")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    many = len(recipe.columns) > 8
+    if many:
+        assert [line.split("·")[0].strip() for line in table if "·" in line] == [c.name for c in recipe.columns]
+    else:
+        for column in recipe.columns:
+            assert all(word in said for word in column.name.replace("-", "- ").split())
+        assert all(line.count("·") == len(recipe.columns) for line in table if "·" in line)
+    lines = (tmp_path / name / "table.md").read_text().splitlines()
+    first = lines.index("| --- |" + " ---: |" * len(recipe.rows if many else recipe.columns))
+    assert len(lines[first + 1].split("|")) == len(lines[first].split("|")), "a line has as many cells as the heading"
+    tex = (tmp_path / name / "table.tex").read_text()
+    assert f"{{l{'r' * len(recipe.rows if many else recipe.columns)}}}" in tex
+    assert tex.count(" & ") == (len(recipe.rows) + 1) * (len(recipe.columns) + 1) - (
+        len(recipe.columns if many else recipe.rows) + 1
+    ), "no cell is lost"
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    assert smoke("table4", tmp_path, "--seeds", "2", "--only", "cifar10,a001") == 0
+    text = (tmp_path / "table4" / "table.md").read_text()
+    assert "`local.batch`: 500 → 32" in text
+    assert "(62.10)" in text
+    assert "(+6.94)" in text
+    rows = list(csv.DictReader((tmp_path / "table4" / "table.csv").read_text().splitlines()))
+    assert [row["column"] for row in rows] == ["fixed", "adaptive", "fedavg", "fedptr-linear"]
+    assert rows[0]["verdict"] == "reference"
+    assert float(rows[1]["paper_gap"]) == pytest.approx(6.94)
+    assert float(rows[1]["gap"]) == pytest.approx(float(rows[1]["accuracy"]) - float(rows[0]["accuracy"]), abs=1e-3)
+    assert "fedptr-linear" in (tmp_path / "table4" / "report.html").read_text()
+    again = ["reproduce", "table4", "--scale", "smoke", "--out", str(tmp_path), "--no-runs", "--seeds", "2"]
+    there = sorted((tmp_path / "runs").iterdir())
+    assert main(again) == 0, "also rows of which nothing was run"
+    assert sorted((tmp_path / "runs").iterdir()) == there
+    assert rows[0]["accuracy"] in (tmp_path / "table4" / "table.csv").read_text()
+    tex = (tmp_path / "table4" / "table.tex").read_text()
+    assert tex.count("\\\\") > 2
+    assert "$\\alpha$ = 0.01" in tex
+
+
+def test_a_cell_with_fewer_seeds_than_asked_for_says_so(tmp_path: Path) -> None:
+    recipe = load("table4")
+    wanted = [cell for cell in cells(recipe, "smoke", 3, tmp_path) if cell.row == recipe.rows[0]]
+    summary = {"accuracy": 0.5, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
+    late = [cell for cell in wanted if cell.column.name == "fixed" and cell.plan.run.seed == 2]
+    done = {cell.folder: (summary, []) for cell in wanted if cell not in late}
+    outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 3, wanted, done, {})
+    first = f"| {recipe.rows[0].label} | 50.00 ± 0.00 [2] (62.10) | 50.00 ± 0.00 (69.04) |"
+    assert first in tables.markdown(outcome)
+    assert "[n]: only n of the 3 seeds are finished." in tables.markdown(outcome)
+    assert "$ [2] &" in tables.latex(outcome)
