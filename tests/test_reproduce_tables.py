@@ -10,6 +10,7 @@ import pytest
 from conftest import smoke
 
 from fedptr.cli import main
+from fedptr.report.page.reproduced import entry
 from fedptr.reproduce import tables
 from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, load
@@ -72,3 +73,15 @@ def test_a_cell_with_fewer_seeds_than_asked_for_says_so(tmp_path: Path) -> None:
     assert first in tables.markdown(outcome)
     assert "[n]: only n of the 3 seeds are finished." in tables.markdown(outcome)
     assert "$ [2] &" in tables.latex(outcome)
+
+
+def test_a_gap_of_nothing_has_no_minus() -> None:
+    """Neither in a table nor on the page is there a -0.0."""
+    recipe = load("table4")
+    wanted = [cell for cell in cells(recipe, "smoke", 1, Path()) if cell.row == recipe.rows[0]]
+    summary = {"seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
+    done = {c.folder: ({**summary, "accuracy": 0.5 if c.column.name == "fixed" else 0.49999}, []) for c in wanted}
+    outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 1, wanted, done, {})
+    assert "| +0.00 (+6.94) one seed |" in tables.markdown(outcome)
+    cell = {"column": "adaptive", "mean": 40.0, "gap": -0.04, "paper_gap": -0.01, "accuracies": {"0": 1}, "folders": []}
+    assert "<span>+0.0 (+0.0)</span>" in entry(cell, {"reference": "fixed"})

@@ -101,10 +101,10 @@ def judged(outcome: Outcome, row: Row, column: Column) -> str:
     if column.name == outcome.recipe.reference or not outcome.at(row, column).runs:
         return NONE
     own, paper = outcome.gap(row, column), outcome.paper_gap(row, column)
-    words = f"{own.mean:+.2f}" + (f" ± {own.half:.2f}" if own.n > 1 else "")
+    words = f"{own.mean:+z.2f}" + (f" ± {own.half:.2f}" if own.n > 1 else "")
     if paper is None:
         return words
-    return f"{words} ({paper:+.2f}) {outcome.verdict(row, column)}"
+    return f"{words} ({paper:+z.2f}) {outcome.verdict(row, column)}"
 
 
 def ranked(outcome: Outcome, row: Row) -> list[str]:

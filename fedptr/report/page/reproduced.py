@@ -108,8 +108,8 @@ def entry(cell: dict[str, Any] | None, data: Table) -> str:
     if sound(cell.get("paper")):
         lines.append(f'<span class="paper">paper {cell["paper"]:.1f}</span>')
     if cell["column"] != data["reference"] and sound(cell.get("gap")):
-        theirs = f" ({cell['paper_gap']:+.1f})" if sound(cell.get("paper_gap")) else ""
-        lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+.1f')}{theirs}</span>")
+        theirs = f" ({cell['paper_gap']:+z.1f})" if sound(cell.get("paper_gap")) else ""
+        lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}</span>")
     verdict = cell.get("verdict")
     if verdict in MEANING:
         lines.append(f'<span class="verdict {verdict.split()[0]}">{escape(verdict)}</span>')
