@@ -9,67 +9,100 @@ Numbered details:
 2. The pull goes where the method's own gradient goes: FedCM mixes it, FedSAM takes it at both points.
 3. Control variates (SCAFFOLD, FedDC) hold the pull too, as it is a part of the steps they are made from, so that what
    differs in it between clients is corrected away. SCAFFOLD's option I holds gradients of the loss alone.
-4. Local training starts at the global model: what control variates are made of, x − w, would hold the way to w̃ too.
-5. Settings are those of both. A method with a setting that FedPTR has too cannot be combined.
+4. Local training starts where the method's does: what control variates are made of, x − w, would hold the way to w̃ too.
+5. Settings are those of both. Where both have one of a name, FedPTR's is called `ptr_NAME`: in `fedavgm+ptr` `beta` is
+   the server's momentum and `ptr_beta` the student's step size.
+6. The trajectory is made of the models that clients are given: of FedAGM's x', and in FedPD of a client's own x_i.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+import functools
+import typing
+from dataclasses import asdict, dataclass, fields, make_dataclass
 from typing import Any
 
 from torch import Tensor
 
 from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
 from fedptr.projected import Projected
+from fedptr.pull import Pull
+from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
+from fedptr.trajectory import MEMORY, Trajectory
 
 PTR = "+ptr"
 
 
 def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
     """The class of `NAME+ptr`."""
+    if issubclass(base, (Pull, Trajectory)):
+        raise UserError(f"{base.name}{PTR}: {base.name} has a part of FedPTR already; combine ptr with another method")
     both = {f.name for f in fields(base)} & {f.name for f in fields(Projected)}
-    if both:
-        raise UserError(f"{base.name}{PTR}: both have a setting {min(both)!r}; combine ptr with another method")
+    names = {f.name: f"ptr_{f.name}" if f.name in both else f.name for f in fields(Projected)}
 
     @dataclass(frozen=True)
-    class WithPTR(Projected, base):  # type: ignore[misc, valid-type]
+    class Beside(Projected, base):  # type: ignore[misc, valid-type]
         name = f"{base.name}{PTR}"
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR's pull beside"
-        cite = f"{base.cite}; Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
-        cost = {**base.cost, "client keeps": f"{base.cost['client keeps']} + m+1, D̃"}  # noqa: RUF012
+        cite = f"{base.cite}; {FedPTR.cite}"
+        cost = {**base.cost, "client keeps": f"{base.cost['client keeps']} + {FedPTR.cost['client keeps']}"}  # noqa: RUF012
 
         def __post_init__(self) -> None:
             if self.start_from != "global" and base is not FedAvg:
                 raise UserError(f"method.start_from must be global for {self.name}: {base.name} goes by the way from x")
 
+        @functools.cached_property
+        def ptr(self) -> FedPTR:
+            """FedPTR with its part of the settings."""
+            return FedPTR(**{name: getattr(self, here) for name, here in names.items()})
+
+        @property
+        def active(self) -> bool:
+            return self.ptr.active
+
         def client_init(self, x: Tensor, site: Site) -> State:
-            return {**base.client_init(self, x, site), **(self.memory(x, site) if self.active else {})}
+            return {**base.client_init(self, x, site), **self.ptr.client_init(x, site)}
 
         def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
-            msg, client = base.prepare(self, msg, client, site)
-            if not self.active:
-                return msg, client
-            target, client, log = self.advance(client, msg["x"], site)
-            return (msg if target is None else {**msg, "target": target}) | log, client
+            return self.ptr.prepare(*base.prepare(self, msg, client, site), site)
+
+        def start(self, msg: State, client: State) -> Tensor:
+            return self.ptr.start(msg, client)
 
         def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
-            own, ptr = base.pull(self, w, msg, client, site), Projected.pull(self, w, msg, client, site)
+            own, ptr = base.pull(self, w, msg, client, site), self.ptr.pull(w, msg, client, site)
             return own if ptr is None else ptr if own is None else own + ptr
 
         def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+            memory = {name: client[name] for name in MEMORY if name in client}
             sent, kept = base.reply(self, w, msg, client, steps, site)
-            log, _ = Projected.reply(self, w, msg, client, steps, site)
-            return {**log, **sent}, {**client, **kept}
+            log, _ = self.ptr.reply(w, msg, client, steps, site)
+            return {**sent, **{name: log[name] for name in log if name.startswith("log/")}}, {**kept, **memory}
 
         def __reduce__(self) -> tuple[Any, ...]:
             """For engines that send a method: its class has no name to be found by, but the method has."""
             return again, (self.name, asdict(self))
 
-    return WithPTR
+    # A name that both have is the method's own, in the method's own place.
+    own = [declared(base, name, name) for name in sorted(both)]
+    ptr = [declared(Projected, name, names[name]) for name in sorted(both)]
+    return make_dataclass("WithPTR", [*own, *ptr], bases=(Beside,), frozen=True)
+
+
+def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
+    """A setting of a class, to be declared by another, and under another name."""
+    (f,) = (f for f in fields(cls) if f.name == name)
+    doc = f.metadata["doc"] if here == name else f"FedPTR's {name}: {f.metadata['doc']}"
+    return here, typing.get_type_hints(cls)[name], setting(f.default, doc, **f.metadata["bounds"])
+
+
+def called(method: type[FedAvg], name: str) -> str:
+    """What a setting of FedPTR's is called in a method that has it."""
+    return f"ptr_{name}" if any(f.name == f"ptr_{name}" for f in fields(method)) else name
 
 
 def again(name: str, settings: dict[str, Any]) -> FedAvg:

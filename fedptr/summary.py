@@ -16,11 +16,13 @@ import safetensors.torch
 import torch
 
 import fedptr
+from fedptr.beside import called
 from fedptr.data import dataset
 from fedptr.data.progress import notice
 from fedptr.experiment import Experiment
 from fedptr.federation import Run
 from fedptr.history import History, Record, jsonable
+from fedptr.methods import get
 from fedptr.plan import Plan
 from fedptr.sealed import DamagedError, replacing, write_text
 
@@ -83,10 +85,11 @@ def advise(summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
+        beta, eta = (called(get(summary["method"]), name) for name in ("beta", "eta"))
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         notice(
             f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; try a "
-            "smaller method.beta and method.eta"
+            f"smaller method.{beta} and method.{eta}"
         )
 
 

@@ -27,6 +27,8 @@ from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
 
+MEMORY = ("X", "y", "beta", "X_velocity", "beta_velocity", "trail", "seen", "matched")  # what an owner keeps
+
 
 @dataclass(frozen=True)
 class Trajectory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from conftest import QUICK, World, part_for, same
 
 from fedptr import cli
+from fedptr.beside import called
 from fedptr.checkpoint import Store
 from fedptr.commands import tables_from
 from fedptr.errors import UserError
@@ -17,6 +19,9 @@ from fedptr.memory import Footprint, kept
 from fedptr.methods import all_methods, get, make
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plan import check
+from fedptr.projected import Projected
+from fedptr.summary import advise
+from fedptr.trajectory import MEMORY
 
 COMBINED = [
     "fedavg",
@@ -24,25 +29,71 @@ COMBINED = [
     "scaffold",
     "feddyn",
     "feddc",
+    "fedavgm",
+    "fedagm",
     "fedcm",
     "fedadam",
     "fedams",
     "fedsam",
     "mofedsam",
     "moon",
+    "fedpd",
+    "mime",
+    "mimelite",
 ]
 
 
 def plus(name: str, **settings: object) -> FedAvg:
-    return make(f"{name}+ptr", **QUICK, **settings)
+    """With FedPTR's settings by FedPTR's names, whatever they are called beside this method."""
+    return make(f"{name}+ptr", **{called(get(f"{name}+ptr"), key): value for key, value in (QUICK | settings).items()})
 
 
 def test_all_that_can_be_combined_are() -> None:
     assert all(plus(name).name == f"{name}+ptr" for name in ("fedadagrad", "fedyogi"))
     refused = set(all_methods()) - {*COMBINED, "fedadagrad", "fedyogi"}
+    assert refused == {"fedptr", "fedptr-s", "fedptr-linear", "naive"}
     for name in refused:
-        with pytest.raises(UserError, match="both have a setting"):
+        with pytest.raises(UserError, match="has a part of FedPTR already"):
             get(f"{name}+ptr")
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_each_has_its_own_settings(name: str) -> None:
+    """The method's come first and are its own; of a name that both have FedPTR's is called ptr_NAME, and heeded."""
+    cls, alone, ptr = get(f"{name}+ptr"), get(name), fields(Projected)
+    own = [f.name for f in fields(alone)]
+    shown = {f.name: f for f in fields(cls)}
+    assert list(shown)[: len(own)] == own
+    assert set(shown) == {*own, *(called(cls, f.name) for f in ptr)}
+    for there in fields(alone):
+        assert (shown[there.name].default, shown[there.name].metadata) == (there.default, there.metadata)
+    for there in ptr:
+        here = shown[called(cls, there.name)]
+        assert (here.default, here.metadata["bounds"]) == (there.default, there.metadata["bounds"])
+    method = plus(name, beta=0.123, eta=0.234, lam=0.345)
+    assert (method.ptr.beta, method.ptr.eta, method.ptr.lam) == (0.123, 0.234, 0.345)
+    assert [getattr(method, key) for key in own] == [getattr(alone(), key) for key in own]
+
+
+def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, beta in (("fedptr", "beta"), ("scaffold+ptr", "beta"), ("fedavgm+ptr", "ptr_beta")):
+        advise({"method": name, "matching": {"loss": 1.5, "times": 2}})
+        assert f"try a smaller method.{beta} and method.eta\n" in capsys.readouterr().err
+
+
+def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
+    run = world.runs(plus("fedavg"), rounds=1)[-1]
+    assert set(run.clients[0]) == set(MEMORY)
+
+
+def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> None:
+    """FedPD sends nothing in a silent round, and forgets its x_i in the next that is not."""
+    settings = {"p": 0.5}
+    alone, both = (world.runs(m, rounds=8) for m in (make("fedpd", **settings), plus("fedpd", **settings)))
+    assert [run.record["bytes_up"] for run in both] == [run.record["bytes_up"] for run in alone]
+    assert [set(run.clients[0]) - set(MEMORY) for run in both] == [set(run.clients[0]) for run in alone]
+    assert any("x_i" in run.clients[0] for run in both)
+    assert "x_i" not in both[-1].clients[0]
 
 
 def test_control_variates_need_the_way_from_the_global_model() -> None:
@@ -107,6 +158,6 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     plan = check(tables_from(args))
     assert plan.method == make("scaffold+ptr", lam=0.2)
     assert check(plan.tables()) == plan
-    assert cli.main(["run", "--method", "mime", "--with", "ptr"]) == 2
+    assert cli.main(["run", "--method", "naive", "--with", "ptr"]) == 2
     said = capsys.readouterr().err
-    assert said == "fedptr: mime+ptr: both have a setting 'beta'; combine ptr with another method\n"
+    assert said == "fedptr: naive+ptr: naive has a part of FedPTR already; combine ptr with another method\n"
