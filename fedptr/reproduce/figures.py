@@ -21,6 +21,7 @@ NAMES = {
     "distances": "‖w_j − w̃_j‖, mean over clients",
 }
 BESIDE = 3  # panels
+LEGEND = 24  # lines that fit into a panel's height
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 DASHES = ("-", LONG, DOTS, MIXED, SHORT)  # when the colours have been through
 
@@ -48,10 +49,17 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
         axes.grid(alpha=0.3)
         if not many:
             axes.legend(fontsize=8)
-    if panels and many:  # one for all, beside them: there is no room within
-        figure.legend(handles=panels[0][1].get_lines(), loc="outside right center", fontsize=8, handlelength=3.2)
+    if panels and many:
+        legend(figure, panels[0][1].get_lines())
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
     return saved(figure, path)
+
+
+def legend(figure: Any, lines: list[Any]) -> None:
+    """One for all panels, beside them: there is no room within. As many columns as it takes."""
+    columns = max(1, math.ceil(len(lines) / LEGEND))
+    figure.set_figwidth(figure.get_figwidth() + 1.5 * (columns - 1))
+    figure.legend(handles=lines, loc="outside right center", fontsize=8, handlelength=3.2, ncols=columns)
 
 
 def look(name: str, number: int, many: bool) -> tuple[str, Any]:
