@@ -13,7 +13,7 @@ from fedptr.cli import main
 from fedptr.report.page.reproduced import entry
 from fedptr.reproduce import tables
 from fedptr.reproduce.outcome import gather
-from fedptr.reproduce.recipe import cells, load
+from fedptr.reproduce.recipe import cells, load, names
 
 
 @pytest.mark.parametrize("name", ["global-methods", "tuning", "tuning-beta", "table1"])
@@ -85,3 +85,37 @@ def test_a_gap_of_nothing_has_no_minus() -> None:
     assert "| +0.00 (+6.94) one seed |" in tables.markdown(outcome)
     cell = {"column": "adaptive", "mean": 40.0, "gap": -0.04, "paper_gap": -0.01, "accuracies": {"0": 1}, "folders": []}
     assert "<span>+0.0 (+0.0)</span>" in entry(cell, {"reference": "fixed"})
+
+
+def test_a_column_may_be_measured_against_another_than_the_reference() -> None:
+    recipe = load("with-ptr").narrowed(["a001", "scaffold+ptr"])
+    assert [column.name for column in recipe.columns] == ["fedavg", "scaffold", "scaffold+ptr"], "both come along"
+    wanted = list(cells(recipe, "smoke", 1, Path()))
+    accuracy = {"fedavg": 0.5, "scaffold": 0.3, "scaffold+ptr": 0.4}
+    summary = {
+        "seconds": 1.0,
+        "bytes_per_round": 1e6,
+        "rounds": 5,
+        "weights_sha256": "",
+        "split_sha256": "",
+        "versions": {},
+    }
+    done = {cell.folder: ({**summary, "accuracy": accuracy[cell.column.name]}, []) for cell in wanted}
+    outcome = gather(recipe, "smoke", 1, wanted, done, {})
+    assert "| – | -20.00 | +10.00 to scaffold |" in tables.markdown(outcome)
+    rows = list(csv.DictReader(tables.sheet(outcome).splitlines()))
+    assert [(row["against"], row["gap"]) for row in rows] == [
+        ("fedavg", "0.0"),
+        ("fedavg", "-20.0"),
+        ("scaffold", "10.0"),
+    ]
+    data = outcome.jsonable(Path())
+    assert "<span>+10.0 to scaffold</span>" in entry(data["cells"][2], data)
+    assert "<span>-20.0</span>" in entry(data["cells"][1], data)
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_recipe_is_measured_against_is_there(name: str) -> None:
+    recipe = load(name)
+    there = {column.name for column in recipe.columns}
+    assert {recipe.reference, *(column.against for column in recipe.columns)} <= {*there, ""}

@@ -53,14 +53,14 @@ class Outcome:
     def at(self, row: Row, column: Column) -> Result:
         return self.results[row.label, column.name]
 
-    def reference(self, row: Row) -> Result:
-        return self.results[row.label, self.recipe.reference]
+    def reference(self, row: Row, column: Column) -> Result:
+        return self.results[row.label, column.against or self.recipe.reference]
 
     def gap(self, row: Row, column: Column) -> Interval:
-        return gap(self.at(row, column).accuracies, self.reference(row).accuracies)
+        return gap(self.at(row, column).accuracies, self.reference(row, column).accuracies)
 
     def paper_gap(self, row: Row, column: Column) -> float | None:
-        here, there = self.at(row, column).paper, self.reference(row).paper
+        here, there = self.at(row, column).paper, self.reference(row, column).paper
         return None if here is None or there is None else here - there
 
     def verdict(self, row: Row, column: Column) -> str:
@@ -98,6 +98,7 @@ class Outcome:
         entry: dict[str, Any] = {
             "row": result.row.label,
             "column": result.column.name,
+            "against": result.column.against or self.recipe.reference,
             "paper": result.paper,
             "accuracies": result.accuracies,
             "folders": [str(folder.relative_to(out)) for folder in result.folders],

@@ -3,6 +3,7 @@
     [[rows]]      tags = ["cifar10", "a001"]   what the row is about; common.toml says what a tag sets
                   paper = [55.43, …]           the paper's numbers, column by column
     [[columns]]   name, set = {"method.name" = "fedavg"}
+                  against = "scaffold"         what its gap is measured against, if not the reference
 
 A cell's plan is laid together from common.toml, the row's tags, the row, the scale, and the column: `paper` is the
 paper's size, the others are reductions, and what they reduce is always said.
@@ -36,6 +37,7 @@ QUIET = ("run.seed", "run.checkpoint_every", "run.on_failure")
 class Column:
     name: str
     set: Mapping[str, Any]
+    against: str = ""  # the column its gap is measured against; "" = the recipe's reference
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Recipe:
     kind: str  # table, curves, splits or audit
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
-    reference: str  # the column that gaps are measured against
+    reference: str  # the column that gaps are measured against, if a column does not name another
     plots: tuple[str, ...] = ()  # what of a round is drawn: records' names
     first_seed: int = 0
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
@@ -107,6 +109,7 @@ class Recipe:
                 known = [*names, *(t for row in self.rows for t in row.tags)]
                 raise unknown(f"--only {tag}", tag, known, f"a tag or a column of {self.name}")
         wanted = kinds.pop("column", names) | ({self.reference} if tags else set())
+        wanted |= {column.against for column in self.columns if column.name in wanted} - {""}
         rows = [row for row in self.rows if all(any(tag in row.tags for tag in kind) for kind in kinds.values())]
         if not rows:
             raise UserError(f"--only {','.join(tags)} leaves no row of {self.name}")
@@ -148,7 +151,7 @@ def load(name: str) -> Recipe:
     if name not in names():
         raise unknown(name, name, names(), "a recipe")
     raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    columns = tuple(Column(column["name"], column.get("set", {})) for column in raw.get("columns", ()))
+    columns = tuple(Column(**{"set": {}, **column}) for column in raw.get("columns", ()))
     rows = tuple(
         Row(
             tuple(row["tags"]),

@@ -102,6 +102,7 @@ def judged(outcome: Outcome, row: Row, column: Column) -> str:
         return NONE
     own, paper = outcome.gap(row, column), outcome.paper_gap(row, column)
     words = f"{own.mean:+z.2f}" + (f" ± {own.half:.2f}" if own.n > 1 else "")
+    words += f" to {column.against}" if column.against else ""
     if paper is None:
         return words
     return f"{words} ({paper:+z.2f}) {outcome.verdict(row, column)}"
@@ -160,6 +161,7 @@ def sheet(outcome: Outcome) -> str:
         "ci95",
         "seeds",
         "paper",
+        "against",
         "gap",
         "gap_ci95",
         "paper_gap",
@@ -171,8 +173,9 @@ def sheet(outcome: Outcome) -> str:
     writer.writerow(names)
     for result in outcome.results.values():
         own, gap = result.accuracy, outcome.gap(result.row, result.column)
+        against = outcome.reference(result.row, result.column).column.name
         paper_gap, verdict = (f(result.row, result.column) for f in (outcome.paper_gap, outcome.verdict))
-        values = [own.mean, own.half, own.n, result.paper, gap.mean, gap.half, paper_gap, verdict]
+        values = [own.mean, own.half, own.n, result.paper, against, gap.mean, gap.half, paper_gap, verdict]
         seconds = result.mean("seconds") if result.runs else ""
         writer.writerow([result.row.label, result.column.name, *map(plain, values), plain(seconds)])
     return file.getvalue()

@@ -109,7 +109,9 @@ def entry(cell: dict[str, Any] | None, data: Table) -> str:
         lines.append(f'<span class="paper">paper {cell["paper"]:.1f}</span>')
     if cell["column"] != data["reference"] and sound(cell.get("gap")):
         theirs = f" ({cell['paper_gap']:+z.1f})" if sound(cell.get("paper_gap")) else ""
-        lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}</span>")
+        against = str(cell.get("against", data["reference"]))
+        other = f" to {escape(against)}" if against != data["reference"] else ""
+        lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}{other}</span>")
     verdict = cell.get("verdict")
     if verdict in MEANING:
         lines.append(f'<span class="verdict {verdict.split()[0]}">{escape(verdict)}</span>')
