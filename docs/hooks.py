@@ -215,5 +215,5 @@ def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     if cell["column"] == data["reference"] or cell["gap"] is None:
         return "–"
     several = f" ± {cell['gap_ci95']:.1f}" if len(cell["accuracies"]) > 1 else ""
-    paper = f" ({cell['paper_gap']:+.1f}), {cell['verdict']}" if cell["paper_gap"] is not None else ""
-    return f"{cell['gap']:+.1f}{several}{paper}"
+    paper = f" ({cell['paper_gap']:+z.1f}), {cell['verdict']}" if cell["paper_gap"] is not None else ""
+    return f"{cell['gap']:+z.1f}{several}{paper}"
