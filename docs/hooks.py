@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
+from fedptr.reproduce.grid import turned
 from fedptr.settings import describe
 
 ROOT = Path(__file__).parent.parent
@@ -186,18 +187,22 @@ def measured(name: str) -> str:
 
 
 def compared() -> str:
-    """Table 1's accuracies, a row for each condition."""
-    data = next((data for data in tables() if data["recipe"] == "table1"), None)
-    if data is None:
-        return ""
+    """The accuracies of Table 1, a row for each condition, and of all global methods, a row for each."""
+    found = {data["recipe"]: data for data in tables()}
+    return "\n\n".join(grid(found[name]) for name in ("table1", "global-methods") if name in found)
+
+
+def grid(data: dict[str, Any]) -> str:
+    """A recipe's accuracies, with its name; rows of which there is nothing are left out."""
     columns = list(dict.fromkeys(cell["column"] for cell in data["cells"]))
-    lines = [f"| | {' | '.join(columns)} |", "|---" + "|---:" * len(columns) + "|"]
+    lines = [["", *columns]]
     for row in dict.fromkeys(cell["row"] for cell in data["cells"]):
         cells = {cell["column"]: cell for cell in data["cells"] if cell["row"] == row and "mean" in cell}
         if cells:
-            shown = (number(cells[column]) if column in cells else "–" for column in columns)
-            lines.append(f"| {row} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+            lines.append([row, *(number(cells[column]) if column in cells else "–" for column in columns)])
+    head, *body = turned(lines, len(columns))
+    bars = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join([f"{data['title']}:", "", *(f"| {' | '.join(line)} |" for line in bars)])
 
 
 def number(cell: dict[str, Any]) -> str:
