@@ -25,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from fedptr.errors import UserError
+from fedptr.methods import PTR, get
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.projected import Projected
@@ -33,8 +34,6 @@ from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
 from fedptr.trajectory import MEMORY, Trajectory
-
-PTR = "+ptr"
 
 
 def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
@@ -106,6 +105,4 @@ def called(method: type[FedAvg], name: str) -> str:
 
 
 def again(name: str, settings: dict[str, Any]) -> FedAvg:
-    from fedptr.methods import get
-
     return get(name)(**settings)

@@ -13,7 +13,6 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from fedptr.beside import PTR, with_ptr
 from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `meth
     from fedptr.methods.naive import Naive as Naive
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
+PTR = "+ptr"  # NAME+ptr: with FedPTR's pull beside the method's own
 ALSO = {"fedacg": "fedagm"}  # names that the same method has elsewhere
 # The paper's order, for tables; others follow by name.
 PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
@@ -74,7 +74,11 @@ def get(name: str) -> type[FedAvg]:
     if not known(name):
         raise missing(name, name)
     method = all_methods()[name.removesuffix(PTR)]
-    return with_ptr(method) if name.endswith(PTR) else method
+    if not name.endswith(PTR):
+        return method
+    from fedptr.beside import with_ptr  # which is made of methods
+
+    return with_ptr(method)
 
 
 def make(name: str, **settings: Any) -> FedAvg:
