@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
-from fedptr.reproduce.grid import turned
+from fedptr.reproduce.tables import bars
 from fedptr.settings import describe
 
 ROOT = Path(__file__).parent.parent
@@ -195,14 +195,12 @@ def compared() -> str:
 def grid(data: dict[str, Any]) -> str:
     """A recipe's accuracies, with its name; rows of which there is nothing are left out."""
     columns = list(dict.fromkeys(cell["column"] for cell in data["cells"]))
-    lines = [["", *columns]]
+    lines = []
     for row in dict.fromkeys(cell["row"] for cell in data["cells"]):
         cells = {cell["column"]: cell for cell in data["cells"] if cell["row"] == row and "mean" in cell}
         if cells:
             lines.append([row, *(number(cells[column]) if column in cells else "–" for column in columns)])
-    head, *body = turned(lines, len(columns))
-    bars = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "\n".join([f"{data['title']}:", "", *(f"| {' | '.join(line)} |" for line in bars)])
+    return "\n".join([f"{data['title']}:", "", *bars(["", *columns], lines, len(columns))])
 
 
 def number(cell: dict[str, Any]) -> str:

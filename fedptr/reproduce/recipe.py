@@ -36,7 +36,7 @@ QUIET = ("run.seed", "run.checkpoint_every", "run.on_failure")
 @dataclass(frozen=True)
 class Column:
     name: str
-    set: Mapping[str, Any]
+    set: Mapping[str, Any] = field(default_factory=dict)
     against: str = ""  # the column its gap is measured against; "" = the recipe's reference
 
 
@@ -151,7 +151,7 @@ def load(name: str) -> Recipe:
     if name not in names():
         raise unknown(name, name, names(), "a recipe")
     raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    columns = tuple(Column(**{"set": {}, **column}) for column in raw.get("columns", ()))
+    columns = tuple(Column(**column) for column in raw.get("columns", ()))
     rows = tuple(
         Row(
             tuple(row["tags"]),

@@ -15,7 +15,7 @@ from fedptr.plan import check
 from fedptr.reproduce.recipe import Column, Recipe
 from fedptr.sealed import write_text
 
-NOBODY = Column("", {})
+NOBODY = Column("")
 SIZES = {  # classes, and images of each, without opening the files
     "fashion-mnist": (10, 6000),
     "cifar10": (10, 5000),
