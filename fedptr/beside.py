@@ -1,15 +1,19 @@
-"""PTR as a component: every client also pulls towards its projected model, beside what its method does.
+"""PTR as a component: every client starts at its projected model and pulls towards it, beside what its method does.
 
     w̃   the client's projected model, from its own auxiliary dataset, as in FedPTR
 
-`scaffold+ptr` is SCAFFOLD with FedPTR's pull added to its own: c − c_i + λ_j(w_j − w̃_j).
+`scaffold+ptr` is SCAFFOLD from w̃ with FedPTR's pull added to its own: c − c_i + λ_j(w_j − w̃_j).
 
 Numbered details:
 1. `fedavg+ptr` is FedPTR, and λ = 0 is the method alone, both bit for bit.
 2. The pull goes where the method's own gradient goes: FedCM mixes it, FedSAM takes it at both points.
 3. Control variates (SCAFFOLD, FedDC) hold the pull too, as it is a part of the steps they are made from, so that what
    differs in it between clients is corrected away. SCAFFOLD's option I holds gradients of the loss alone.
-4. Local training starts where the method's does: what control variates are made of, x − w, would hold the way to w̃ too.
+4. What a method makes from the way that training went counts from where it started, w̃_i: the control variates of
+   SCAFFOLD and FedDC, the duals and penalties of FedDyn, FedPD and FedDC, FedCM's Δ̄. Counted from x they would hold the
+   projection too. Where the server needs it (FedDyn, FedDC, FedCM, MoFedSAM), clients send w̃_i too: one model more up.
+   What belongs to x stays with x: the pulls of FedProx and FedAGM, the gradients at x of Mime, MimeLite and SCAFFOLD's
+   option I, MOON's global features, and the server's own momentum, which is of the global model's steps.
 5. Settings are those of both. Where both have one of a name, FedPTR's is called `ptr_NAME`: in `fedavgm+ptr` `beta` is
    the server's momentum and `ptr_beta` the student's step size.
 6. The trajectory is made of the models that clients are given: of FedAGM's x', and in FedPD of a client's own x_i.
@@ -48,11 +52,11 @@ def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
         name = f"{base.name}{PTR}"
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR's pull beside"
         cite = f"{base.cite}; {FedPTR.cite}"
-        cost = {**base.cost, "client keeps": f"{base.cost['client keeps']} + {FedPTR.cost['client keeps']}"}  # noqa: RUF012
-
-        def __post_init__(self) -> None:
-            if self.start_from != "global" and base is not FedAvg:
-                raise UserError(f"method.start_from must be global for {self.name}: {base.name} goes by the way from x")
+        cost = {  # noqa: RUF012
+            **base.cost,
+            "up": str(int(base.cost["up"]) + base.measures_drift),
+            "client keeps": f"{base.cost['client keeps']} + {FedPTR.cost['client keeps']}",
+        }
 
         @functools.cached_property
         def ptr(self) -> FedPTR:
@@ -79,6 +83,8 @@ def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
         def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
             memory = {name: client[name] for name in MEMORY if name in client}
             sent, kept = base.reply(self, w, msg, client, steps, site)
+            if sent and base.measures_drift and self.active and self.start_from == "projected":
+                sent = {**sent, "start": self.start(msg, client)}  # also before warm-up: a reply has the same entries
             log, _ = self.ptr.reply(w, msg, client, steps, site)
             return {**sent, **{name: log[name] for name in log if name.startswith("log/")}}, {**kept, **memory}
 

@@ -66,6 +66,7 @@ class Matching:
     batch: int  # images per student step; 0 = all
     dsa: bool
     stop: float = 0.0  # see `stalled`
+    pace: bool = False  # whether β may be taken from the trajectory, see `paced`
 
 
 class Report(NamedTuple):
@@ -92,7 +93,8 @@ def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching,
     sound = aux  # the last D̃ with which the student arrived somewhere
     for _ in range(how.H):
         steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
-        first = first or steps
+        if first is None:
+            first, aux = steps, paced(task, start, end, aux, steps) if how.pace else aux
         L, gX, gbeta = meta_gradient(task, start, end, aux, steps)
         if not (math.isfinite(L) and bool(gX.isfinite().all()) and bool(gbeta.isfinite())):
             stopped = True
@@ -110,6 +112,16 @@ def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching,
         aux = sound
         after = distance(arrival(task, start, aux, first or []), end) / span2
     return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped, len(losses))
+
+
+def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]) -> Auxiliary:
+    """With a β at which the student goes about as far as the trajectory did, unless the one there is does better."""
+    span = (end - start).norm()
+    if float(aux.beta) > 0 and float((arrival(task, start, aux, steps) - end).norm()) < float(span):
+        return aux
+    g, _ = task.grad(start, steps[0].batch(aux.X, aux.y))
+    beta = span / (len(steps) * g.norm())
+    return aux._replace(beta=beta.to(aux.beta).clamp(min=BETA_FLOOR)) if bool(beta.isfinite()) else aux
 
 
 def stalled(losses: list[float], part: float) -> bool:

@@ -10,7 +10,10 @@ Numbered details (each is a field):
    the target left in place (a bias before an instance norm) would be shaken by amplified rounding noise. Below ε
    the pull is a quadratic that one plain step lands on.
 3. The granularity changes the strength: the pull's total norm is λ·√(number of groups).
-4. Local training starts at the global model, so that λ = 0 is FedAvg.
+4. Local training starts at w̃ too: the theory measures how well a client solved its problem by the gradient at w̃, the
+   centre of the pull, and only from there does it matter how far the projection reached. `global` starts at x, and
+   leaves the pull alone to bring the client towards w̃. With λ = 0 nothing is projected, and this is FedAvg.
+5. `regulariser = "none"` starts at w̃ and does not pull.
 """
 
 from __future__ import annotations
@@ -29,18 +32,20 @@ from fedptr.task import State, Task
 @dataclass(frozen=True)
 class Pull:
     lam: float = setting(0.05, "strength λ of the pull towards the projected model; 0 = none, the method alone", ge=0)
-    regulariser: Literal["adaptive", "fixed"] = setting("adaptive", "λ_j = λ/‖d_j‖ per layer, or one λ for all")
+    regulariser: Literal["adaptive", "fixed", "none"] = setting(
+        "adaptive", "λ_j = λ/‖d_j‖ per layer, one λ for all, or no pull: start at the projected model and train freely"
+    )
     granularity: Literal["tensor", "module", "global"] = setting("tensor", "what a layer is")
     adaptive_grad: Literal["detached", "through"] = setting("detached", "take λ_j as a constant, or differentiate it")
     adaptive_eps: float | Literal["auto"] = setting("auto", 'guard ε of the adaptive λ; "auto" = η_l·λ', gt=0)
-    start_from: Literal["global", "projected"] = setting("global", "where local training starts")
+    start_from: Literal["global", "projected"] = setting("projected", "where local training starts: w̃, or x")
 
     def start(self, msg: State, client: State) -> Tensor:
         return msg["target"] if self.start_from == "projected" and "target" in msg else msg["x"]
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
         """λ d, or per layer λ d_j / max(‖d_j‖, ε); nothing before warm-up."""
-        if "target" not in msg:
+        if "target" not in msg or self.regulariser == "none":
             return None
         d = w - msg["target"]
         if self.regulariser == "fixed":

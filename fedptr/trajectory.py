@@ -2,6 +2,7 @@
 
     X, y, β     the auxiliary dataset D̃ and its step size         trail    the last m+1 global models received
     seen        models received so far                            matched  round of the last matching, −1 = none
+    loss        of the last matching when it ended; 0 = the student arrives, 1 = it might as well have stayed
 
 Numbered details (the paper leaves most of these open; each is a field):
 1. The trail is what its owner observed: under partial participation a client matches from the model it received m
@@ -10,6 +11,11 @@ Numbered details (the paper leaves most of these open; each is a field):
 2. Matching starts when m+2 models were seen (the paper's t > m), then happens every p rounds.
 3. D̃ and β are carried over rounds; the momentum of their optimisers is not, as the target has changed.
 4. Labels are hard, fixed and class-balanced. Images are never clamped to a pixel range.
+5. β = "auto" takes its first value from the trajectory: R equal steps along the first gradient would be as long as the
+   matched stretch is, β = ‖w^t − w^{t−m}‖ / (R ‖∇ℓ(w^{t−m}, X)‖). From there on it is learned. Should a later matching
+   begin at a loss of 1 or more, because the trajectory has changed its pace, β is found in the same way again.
+6. A set whose matching ends at `mtt_max_loss` or more mimics nothing, so nothing is projected with it until a later
+   matching does better.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
 
-MEMORY = ("X", "y", "beta", "X_velocity", "beta_velocity", "trail", "seen", "matched")  # what an owner keeps
+MEMORY = ("X", "y", "beta", "X_velocity", "beta_velocity", "trail", "seen", "matched", "loss")  # what an owner keeps
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,16 @@ class Trajectory:
         "auto", 'auxiliary images per class; "auto" = 10, from 20 classes on 2, from 200 on 1', ge=1
     )
     init: Literal["real", "noise"] = setting("real", "start from own samples where a class has any, or from noise")
-    beta: float = setting(0.01, "initial student step size β", gt=0)
+    beta: float | Literal["auto"] = setting(
+        0.01, 'initial student step size β; "auto" = so that R steps are as long as the trajectory', gt=0
+    )
     lr_img: float = setting(1000.0, "step size on the auxiliary images", ge=0)
     lr_beta: float = setting(1e-5, "step size on β; 0 = β is not learned", ge=0)
     mtt_momentum: float = setting(0.5, "momentum of both matching optimisers", ge=0, lt=1)
     aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
     dsa: bool = setting(True, "augment the auxiliary images in matching")
     mtt_every: int | Literal["once"] = setting(1, 'match every p rounds, or "once"', ge=1)
+    mtt_max_loss: float = setting(1.0, "a matching that ends at this loss or above is not projected with", gt=0)
     mtt_stop: float = setting(0.0, "match until two steps do not lower the loss by this part; 0 = off", ge=0, lt=1)
     warmup: Literal["strict", "early"] = setting("strict", "first matching at t > m, or already at t = m")
     carry_beta: bool = setting(True, "keep the learned β for the next matching")
@@ -60,12 +69,13 @@ class Trajectory:
         return {
             "X": X,
             "y": y,
-            "beta": x.new_tensor(self.beta),
+            "beta": x.new_tensor(0.0 if self.beta == "auto" else self.beta),  # 0 = not known yet
             "X_velocity": torch.zeros_like(X),
             "beta_velocity": x.new_zeros(()),
             "trail": x.new_zeros(0, len(x)),
             "seen": torch.tensor(0),
             "matched": torch.tensor(-1),
+            "loss": torch.tensor(0.0, dtype=torch.float64),
         }
 
     def receive(self, memory: State, x: Tensor, site: Site) -> tuple[State, State]:
@@ -82,22 +92,28 @@ class Trajectory:
     def due(self, last: int, t: int) -> bool:
         return last < 0 or (self.mtt_every != "once" and t - last >= self.mtt_every)
 
+    def mimics(self, memory: State) -> bool:
+        """Whether the last matching was any good."""
+        return not float(memory["loss"]) >= self.mtt_max_loss  # there is no loss where nothing had to be matched
+
     def match(self, memory: State, site: Site) -> tuple[State, State]:
         """Matches the trail's first model to its last."""
         began = time.perf_counter()
         how = Matching(
-            self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa, self.mtt_stop
-        )
+            self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa, self.mtt_stop,
+            self.beta == "auto",
+        )  # fmt: skip
         aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
         if not self.carry_momentum:
             zero = {name: torch.zeros_like(memory[name]) for name in ("X_velocity", "beta_velocity")}
             aux = aux._replace(**zero)
         if not self.carry_beta:
-            aux = aux._replace(beta=torch.full_like(aux.beta, self.beta))
+            aux = aux._replace(beta=torch.full_like(aux.beta, 0.0 if self.beta == "auto" else self.beta))
         aux, report = match(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
         log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
         log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}
-        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round)}, logged(**log)
+        loss = torch.tensor(report.after, dtype=torch.float64)
+        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round), "loss": loss}, logged(**log)
 
 
 def usual_ipc(classes: int) -> int:

@@ -25,8 +25,8 @@ torch.set_num_threads(1)  # tests run side by side, and one thread is what bit-f
 SHAPE, CLASSES = (1, 4, 4), 3
 SIZES = (7, 5, 9, 12)  # with batches of 4: partial batches, and different numbers of steps
 LOCAL = Local(lr=0.05, batch=4)
-# Small matching, so that every method runs in milliseconds.
-QUICK = {"H": 2, "R": 3, "ipc": 2, "dsa": False}
+# Small matching, so that every method runs in milliseconds, and projection also where it is as poor as that.
+QUICK = {"H": 2, "R": 3, "ipc": 2, "dsa": False, "mtt_max_loss": 1e9}
 
 
 def quick(name: str, **settings: object) -> FedAvg:

@@ -96,10 +96,29 @@ def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> 
     assert "x_i" not in both[-1].clients[0]
 
 
-def test_control_variates_need_the_way_from_the_global_model() -> None:
-    assert plus("fedavg", start_from="projected")
-    with pytest.raises(UserError, match=r"method.start_from must be global for scaffold\+ptr"):
-        plus("scaffold", start_from="projected")
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["scaffold", "feddc", "feddyn"])
+def test_what_is_made_from_the_way_counts_from_the_projected_start(name: str, part: float, world: World) -> None:
+    """The server's mean is the mean over the clients' own, also where each of them starts somewhere else."""
+    ours, theirs = {"scaffold": ("c", "c_i"), "feddc": ("h", "h_i"), "feddyn": ("r", "r_i")}[name]
+    run = world.runs(plus(name, eta=0.1), rounds=8, participation=part)[-1]
+    states = [run.clients[i] for i in run.clients]
+    total = sum(state[theirs] for state in states)
+    torch.testing.assert_close(run.server[ours], total / len(world.clients), rtol=1e-4, atol=1e-6)
+    if name == "feddc":
+        torch.testing.assert_close(run.server["c"], sum(s["c_i"] for s in states) / len(world.clients))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddc", "feddyn", "fedcm", "mofedsam", "fedpd"])
+def test_the_projection_is_no_part_of_the_way(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no gradient moves a client its way is nothing, however far from x it started."""
+    monkeypatch.setattr(FedAvg, "gradient", lambda self, w, *_: (torch.zeros_like(w), torch.tensor(0.0)))
+    run = world.runs(plus(name, eta=0.1), rounds=5)[-1]
+    assert not torch.equal(run.w, world.task.init())  # it was the projection that moved it
+    kept = [run.server, *run.clients.values()]
+    made = [state[entry] for state in kept for entry in ("c", "h", "r", "delta", "c_i", "h_i", "r_i") if entry in state]
+    assert made
+    assert not any(bool(value.any()) for value in made)
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import CLASSES, LOCAL, SHAPE, World, quick, same
+from conftest import CLASSES, LOCAL, QUICK, SHAPE, World, quick, same
 from torch import nn
 
 from fedptr.errors import UserError
@@ -84,7 +84,7 @@ def test_t6_shared_auxiliary_data_is_the_server_side(world: World) -> None:
         def prepare(self, msg, client, at):
             return super().prepare(msg, client, replace(at, key=Key(0).at("round", at.round, "server")))
 
-    settings = {"H": 2, "R": 3, "ipc": 2, "dsa": True, "lr_img": 10.0}
+    settings = QUICK | {"dsa": True, "lr_img": 10.0}
     assert same(world.weights(quick("fedptr-s", **settings)), world.weights(Shared(init="noise", **settings)))
 
 
@@ -179,7 +179,7 @@ def test_start_from_projected(world: World) -> None:
         def gradient(self, w, batch, msg, client, at):
             return torch.ones_like(w), torch.tensor(0.0)
 
-    settings = {"H": 1, "R": 2, "ipc": 1, "dsa": False, "eta": 0.1, "m": 1}
+    settings = QUICK | {"eta": 0.1, "m": 1}
     plain = world.weights(Drift(start_from="global", **settings), rounds=3)
     moved = world.runs(Drift(start_from="projected", **settings), rounds=3)
     assert torch.equal(plain[1], moved[1].w)

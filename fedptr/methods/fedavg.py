@@ -39,6 +39,7 @@ class FedAvg:
     # What is sent per client and round and what is kept, in model sizes.
     cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "0"}
     everyone: ClassVar[bool] = False  # whether all clients must take part in every round
+    measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
 
     @property
     def effort(self) -> Effort:
@@ -78,6 +79,7 @@ class FedAvg:
         return site.samples
 
     def start(self, msg: State, client: State) -> Tensor:
+        """Where local training starts. What a method makes from the way that training went is measured from here."""
         return msg["x"]
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
@@ -103,6 +105,11 @@ class FedAvg:
         total = sum(reply.state[entry] * (size / sum(sizes)) for reply, size in zip(replies, sizes, strict=True))
         assert isinstance(total, Tensor)
         return total
+
+
+def drift(reply: Reply, x: Tensor) -> Tensor:
+    """How far a client's training moved its model: from x, or from where the client says that it started."""
+    return reply.state["w"] - reply.state.get("start", x)
 
 
 def spread(parts: Iterable[Tensor], site: Site) -> Tensor:

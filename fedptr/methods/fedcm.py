@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedptr.local import Local
-from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedavg import FedAvg, drift
 from fedptr.methods.scaffold import counted_steps
 from fedptr.settings import setting
 from fedptr.site import Reply, Site
@@ -43,6 +43,7 @@ class FedCM(FedAvg):
     idea: ClassVar[str] = "mixes every local gradient with the last round's mean direction: α g + (1−α) Δ̄"
     cite: ClassVar[str] = "Xu et al., 2021, arXiv:2106.10874"
     cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "1"}
+    measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "delta": torch.zeros_like(x)}
@@ -60,7 +61,7 @@ class FedCM(FedAvg):
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         x, mean, rho = server["x"], self.mean(replies), self.settings(site.local).momentum
         steps = [
-            reply._replace(state={"w": (x - reply.state["w"]) / (counted_steps(reply.steps, rho) * site.local.lr)})
+            reply._replace(state={"w": -drift(reply, x) / (counted_steps(reply.steps, rho) * site.local.lr)})
             for reply in replies
         ]
         x = mean if self.server_lr == 1 else x + self.server_lr * (mean - x)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedptr.local import Local
-from fedptr.methods.fedavg import FedAvg, spread
+from fedptr.methods.fedavg import FedAvg, drift, spread
 from fedptr.methods.scaffold import counted_steps
 from fedptr.settings import setting
 from fedptr.site import Reply, Site
@@ -40,6 +40,7 @@ class FedDC(FedAvg):
     idea: ClassVar[str] = "learns and cancels the local drift: α(w − x + h_i) + c − c_i"
     cite: ClassVar[str] = "Gao et al., CVPR 2022, arXiv:2203.11751"
     cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "2", "server keeps": "2"}
+    measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}
@@ -57,17 +58,17 @@ class FedDC(FedAvg):
         return {"x": server["x"], "c": server["c"]}, server
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
-        penalty = (self.alpha / self.omega(site)) * (w - msg["x"] + client["h_i"])
+        penalty = (self.alpha / self.omega(site)) * (w - self.start(msg, client) + client["h_i"])
         return penalty + (msg["c"] / self.omega(site) - client["c_i"]) if self.control else penalty
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
         a = counted_steps(steps, site.local.momentum) if self.momentum_correction else steps
-        drift = w - msg["x"]
-        delta = -msg["c"] / self.omega(site) - drift / (a * site.local.lr)
-        kept = {"h_i": client["h_i"] + drift, "c_i": client["c_i"] + delta}
+        moved = w - self.start(msg, client)
+        delta = -msg["c"] / self.omega(site) - moved / (a * site.local.lr)
+        kept = {"h_i": client["h_i"] + moved, "c_i": client["c_i"] + delta}
         return {"w": w, "delta": self.omega(site) * delta}, kept
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
-        h = server["h"] + spread((reply.state["w"] - server["x"] for reply in replies), site)
+        h = server["h"] + spread((drift(reply, server["x"]) for reply in replies), site)
         c = server["c"] + spread((reply.state["delta"] for reply in replies), site)
         return {**server, "x": self.mean(replies) + h, "h": h, "c": c}

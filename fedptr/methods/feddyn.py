@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.methods.fedavg import FedAvg, spread
+from fedptr.methods.fedavg import FedAvg, drift, spread
 from fedptr.settings import setting
 from fedptr.site import Reply, Site
 from fedptr.task import State
@@ -36,6 +36,7 @@ class FedDyn(FedAvg):
     idea: ClassVar[str] = "a dynamic penalty aligns local and global optima: α(w − x + r_i)"
     cite: ClassVar[str] = "Acar et al., ICLR 2021, arXiv:2111.04263"
     cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "1", "server keeps": "1"}
+    measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "r": torch.zeros_like(x)}
@@ -45,11 +46,11 @@ class FedDyn(FedAvg):
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
         alpha = self.alpha / site.share if self.weighted else self.alpha
-        return alpha * (w - msg["x"] + client["r_i"])
+        return alpha * (w - self.start(msg, client) + client["r_i"])
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
-        return {"w": w}, {"r_i": client["r_i"] + (w - msg["x"])}
+        return {"w": w}, {"r_i": client["r_i"] + (w - self.start(msg, client))}
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
-        r = server["r"] + spread((reply.state["w"] - server["x"] for reply in replies), site)
+        r = server["r"] + spread((drift(reply, server["x"]) for reply in replies), site)
         return {**server, "x": self.mean(replies) + r, "r": r}

@@ -58,10 +58,10 @@ class FedPD(FedAvg):
         return {**msg, "x": client.get("x_i", msg["x"])}, client
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
-        return (1 / self.eta) * (w - msg["x"] + client["r_i"])
+        return (1 / self.eta) * (w - self.start(msg, client) + client["r_i"])
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
-        r_i = client["r_i"] + (w - msg["x"])
+        r_i = client["r_i"] + (w - self.start(msg, client))
         if self.silent(site):
             return {}, {"r_i": r_i, "x_i": w + r_i}
         return {"w": w + r_i}, {"r_i": r_i}

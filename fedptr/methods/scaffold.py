@@ -10,6 +10,8 @@ Numbered details:
    otherwise c_i would be in the wrong units. The learning rate is the one used in this round, after decay.
 4. `weighted_controls` aims at Σ (m_i/M) L_i instead of (1/N) Σ L_i, with the same c/ω_i in training and in the
    update of c_i (the official FedDyn code mixes c/ω_i and c).
+5. Option II measures the way that training went, so it counts from where training started: from x, or, in
+   `scaffold+ptr`, from the projected model.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Scaffold(FedAvg):
             delta = full_gradient(site.task, msg["x"], site.samples) - client["c_i"]
         else:
             a = counted_steps(steps, site.local.momentum) if self.momentum_correction else steps
-            delta = (msg["x"] - w) / (a * site.local.lr) - msg["c"] / self.omega(site)
+            delta = (self.start(msg, client) - w) / (a * site.local.lr) - msg["c"] / self.omega(site)
         return {"w": w, "delta": self.omega(site) * delta}, {"c_i": client["c_i"] + delta}
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
