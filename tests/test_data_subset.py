@@ -58,7 +58,7 @@ def test_numbered_subsets_share_no_image() -> None:
 
 
 def test_tuning_is_on_other_images_than_the_reported() -> None:
-    recipes = [load("tuning-global"), load("global-methods")]
+    recipes = [load("tuning"), load("global-methods")]
     tuning, reported = (one.plan(one.rows[0], one.columns[0], "cpu", 0).data for one in recipes)
     assert (tuning.subset, tuning.subset_test, tuning.seed) == (reported.subset, reported.subset_test, reported.seed)
     assert (tuning.number, reported.number) == (1, 0)

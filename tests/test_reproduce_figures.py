@@ -12,7 +12,7 @@ from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, load
 
 
-@pytest.mark.parametrize("name", ["global-methods", "tuning-global", "table1"])
+@pytest.mark.parametrize("name", ["global-methods", "tuning", "table1"])
 def test_a_legend_stays_within_its_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load(name)
     wanted = list(cells(recipe, "smoke", 1, Path()))

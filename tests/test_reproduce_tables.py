@@ -16,7 +16,7 @@ from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, load, names
 
 
-@pytest.mark.parametrize("name", ["global-methods", "tuning", "tuning-beta", "table1"])
+@pytest.mark.parametrize("name", ["global-methods", "tuning", "table1"])
 def test_every_column_can_be_read_on_80_columns(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of many columns each is a line."""
     assert smoke(name, tmp_path, "--no-runs") == 0

@@ -4,9 +4,11 @@
                   paper = [55.43, …]           the paper's numbers, column by column
     [[columns]]   name, set = {"method.name" = "fedavg"}
                   against = "scaffold"         what its gap is measured against, if not the reference
+    [set]         what all columns have in common
+    [scales.cpu]  what this scale sets for this recipe alone
 
-A cell's plan is laid together from common.toml, the row's tags, the row, the scale, and the column: `paper` is the
-paper's size, the others are reductions, and what they reduce is always said.
+A cell's plan is laid together from common.toml, the row's tags, the row, what all columns share, the scale, and the column:
+`paper` is the paper's size, the others are reductions, and what they reduce is always said.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Recipe:
     first_seed: int = 0
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
+    set: Mapping[str, Any] = field(default_factory=dict)  # what all columns share
 
     @property
     def measure(self) -> str:
@@ -81,11 +84,10 @@ class Recipe:
     def tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
         """Later ones win, so what a column is about is never reduced."""
         known = common()
-        parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set]
+        parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set, self.set]
         if scale != "paper":
             less = known["scales"][scale]
             parts += [less["set"], *(less.get("tags", {}).get(tag, {}) for tag in row.tags)]
-            parts += [less.get("method", {}).get(column.set.get("method.name"), {})]  # what was tuned for a method
             parts += [self.scales.get(scale, {})]
         tables: Tables = copy.deepcopy(known["plan"])
         for part in [*parts, column.set, {"run.seed": seed}]:
@@ -173,6 +175,7 @@ def load(name: str) -> Recipe:
         tuple(raw.get("plots", ())),
         raw.get("first_seed", 0),
         raw.get("scales", {}),
+        set=raw.get("set", {}),
     )
 
 
