@@ -32,6 +32,7 @@ from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.samples import Samples
 from fedptr.task import Classification
+from fedptr.trajectory import MTT_LR_IMG
 
 IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2
 Method = FedPTRS | FedPTR
@@ -113,7 +114,7 @@ def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], ob
     memory = {**warm, "trail": torch.stack([task.init(), warm["x"]])}
     place = site(task, None, Local(batch=batch))
     aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
-    how = Matching(SAMPLED, server.R, server.lr_img, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa)
+    how = Matching(SAMPLED, server.R, MTT_LR_IMG, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa)
     steps = draw_steps(how, len(aux.y), task.shape, place.key("mtt-batch"), place.key("mtt-aug"))
     return {
         **works,

@@ -28,6 +28,8 @@ from fedptr.task import Batch, Task
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
 KEPT = 16  # student steps whose models are all kept
+RISE, GROW, CUT = 1.1, 1.5, 1 / 3  # of careful steps: a loss this much higher is a step too far; longer, shorter steps
+PACES = (1.0, 0.5, 0.25)  # see `paced`
 ROOM = 400e6  # bytes for what else is kept of them
 
 
@@ -39,6 +41,7 @@ class Auxiliary(NamedTuple):
     beta: Tensor
     X_velocity: Tensor
     beta_velocity: Tensor
+    gain: Tensor = torch.tensor(1.0)  # factor on the outer steps; stays 1 unless they are careful
 
 
 class Step(NamedTuple):
@@ -67,6 +70,7 @@ class Matching:
     dsa: bool
     stop: float = 0.0  # see `stalled`
     pace: bool = False  # whether β may be taken from the trajectory, see `paced`
+    careful: bool = False  # whether outer steps grow while the loss falls, and are taken back when it rises
 
 
 class Report(NamedTuple):
@@ -80,48 +84,86 @@ class Report(NamedTuple):
     stopped: bool  # L or its gradient was not finite; the last finite X and β were kept
     clamped: bool  # β hit its floor
     steps: int  # outer steps taken, up to H
+    gain: float  # see `Auxiliary`
+
+
+class Place(NamedTuple):
+    """Where an outer step begins: D̃, with its loss and gradient."""
+
+    aux: Auxiliary
+    L: float
+    gX: Tensor  # noqa: N815
+    gbeta: Tensor
+
+    @property
+    def sound(self) -> bool:
+        return math.isfinite(self.L) and bool(self.gX.isfinite().all()) and bool(self.gbeta.isfinite())
 
 
 def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching, key: Key) -> tuple[Auxiliary, Report]:
     """H outer steps on (X, β). Leaves its arguments alone; a call that goes wrong keeps the last sound D̃."""
     span2 = distance(start, end)
     if span2 == 0 or not math.isfinite(span2):
-        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False, 0)
+        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False, 0, float(aux.gain))
     order, noise, first = key("mtt-batch"), key("mtt-aug"), None
-    before, after, stopped, clamped = math.nan, math.nan, False, False
+    after, stopped, clamped = math.nan, False, False
     losses: list[float] = []
-    sound = aux  # the last D̃ with which the student arrived somewhere
+    here: Place | None = None  # the last place from which it was sound to go on
     for _ in range(how.H):
         steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
         if first is None:
             first, aux = steps, paced(task, start, end, aux, steps) if how.pace else aux
-        L, gX, gbeta = meta_gradient(task, start, end, aux, steps)
-        if not (math.isfinite(L) and bool(gX.isfinite().all()) and bool(gbeta.isfinite())):
+        there = Place(aux, *meta_gradient(task, start, end, aux, steps))
+        if there.sound and not (how.careful and here and there.L > RISE * here.L):
+            here = there._replace(aux=scaled(there.aux, GROW)) if how.careful else there
+        elif how.careful and here:
+            here = here._replace(aux=at_rest(scaled(here.aux, CUT)))
+        else:
             stopped = True
             break
-        before = L if math.isnan(before) else before
-        losses.append(L)
-        sound, aux = aux, descend(aux, gX, gbeta, how)
+        losses.append(there.L)
+        aux = descend(here.aux, here.gX, here.gbeta, how)
         clamped = clamped or bool(aux.beta <= BETA_FLOOR)
         if how.stop and stalled(losses, how.stop):
             break
     if first and not stopped:
         after = distance(arrival(task, start, aux, first), end) / span2
         stopped = not math.isfinite(after)
-    if stopped:
-        aux = sound
+    if stopped or (how.careful and here and after > RISE * here.L):
+        aux = here.aux if here else aux
         after = distance(arrival(task, start, aux, first or []), end) / span2
-    return aux, Report(before, after, math.sqrt(span2), peak(aux.X), False, stopped, clamped, len(losses))
+    before = losses[0] if losses else math.nan
+    span, gain = math.sqrt(span2), float(aux.gain)
+    return aux, Report(before, after, span, peak(aux.X), False, stopped, clamped, len(losses), gain)
+
+
+def scaled(aux: Auxiliary, factor: float) -> Auxiliary:
+    """With longer or shorter outer steps."""
+    return aux._replace(gain=(aux.gain * factor).clamp(1e-6, 1e6))
+
+
+def at_rest(aux: Auxiliary) -> Auxiliary:
+    """Without the momentum of earlier outer steps."""
+    return aux._replace(X_velocity=torch.zeros_like(aux.X), beta_velocity=torch.zeros_like(aux.beta))
 
 
 def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]) -> Auxiliary:
-    """With a β at which the student goes about as far as the trajectory did, unless the one there is does better."""
+    """With a β that suits the trajectory's length, unless the student gets nearer to its end with the one there is.
+
+    R steps along the first gradient would be as long as the trajectory, half or a quarter as long: what the student
+    fares best with.
+    """
     span = (end - start).norm()
-    if float(aux.beta) > 0 and float((arrival(task, start, aux, steps) - end).norm()) < float(span):
+
+    def missed(beta: Tensor) -> float:
+        return float((arrival(task, start, aux._replace(beta=beta), steps) - end).norm())
+
+    if float(aux.beta) > 0 and missed(aux.beta) < float(span):
         return aux
     g, _ = task.grad(start, steps[0].batch(aux.X, aux.y))
-    beta = span / (len(steps) * g.norm())
-    return aux._replace(beta=beta.to(aux.beta).clamp(min=BETA_FLOOR)) if bool(beta.isfinite()) else aux
+    whole = (span / (len(steps) * g.norm())).to(aux.beta)
+    found = [beta for part in PACES if bool((beta := part * whole).isfinite()) and math.isfinite(missed(beta))]
+    return aux._replace(beta=min(found, key=missed).clamp(min=BETA_FLOOR)) if found else aux
 
 
 def stalled(losses: list[float], part: float) -> bool:
@@ -137,8 +179,9 @@ def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxilia
     """One SGD step with momentum on the images and one on β, which stays positive."""
     vX = how.momentum * aux.X_velocity + gX
     vbeta = how.momentum * aux.beta_velocity + gbeta
-    beta = (aux.beta - how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
-    return Auxiliary(aux.X - how.lr_img * vX, aux.y, beta, vX, vbeta)
+    gain = float(aux.gain)
+    beta = (aux.beta - gain * how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
+    return Auxiliary(aux.X - gain * how.lr_img * vX, aux.y, beta, vX, vbeta, aux.gain)
 
 
 def draw_steps(

@@ -14,7 +14,9 @@ Numbered details (the paper leaves most of these open; each is a field):
 5. β = "auto" takes its first value from the trajectory: R equal steps along the first gradient would be as long as the
    matched stretch is, β = ‖w^t − w^{t−m}‖ / (R ‖∇ℓ(w^{t−m}, X)‖). From there on it is learned. Should a later matching
    begin at a loss of 1 or more, because the trajectory has changed its pace, β is found in the same way again.
-6. A set whose matching ends at `mtt_max_loss` or more mimics nothing, so nothing is projected with it until a later
+6. `lr_img = "auto"` makes outer steps careful. A step that raises the loss is taken back and tried again a third as
+   long; after any other the next is longer by half. Both step sizes begin at MTT's; the factor is carried over rounds.
+7. A set whose matching ends at `mtt_max_loss` or more mimics nothing, so nothing is projected with it until a later
    matching does better.
 """
 
@@ -28,12 +30,25 @@ import torch
 from torch import Tensor
 
 from fedptr.errors import UserError
-from fedptr.matching import Auxiliary, Matching, match
+from fedptr.matching import Auxiliary, Matching, at_rest, match
 from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
 
-MEMORY = ("X", "y", "beta", "X_velocity", "beta_velocity", "trail", "seen", "matched", "loss")  # what an owner keeps
+MEMORY = (
+    "X",
+    "y",
+    "beta",
+    "X_velocity",
+    "beta_velocity",
+    "trail",
+    "gain",
+    "seen",
+    "matched",
+    "loss",
+)  # what an owner keeps
+
+MTT_LR_IMG = 1000.0  # of the MTT paper's code
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,11 @@ class Trajectory:
     beta: float | Literal["auto"] = setting(
         0.01, 'initial student step size β; "auto" = so that R steps are as long as the trajectory', gt=0
     )
-    lr_img: float = setting(1000.0, "step size on the auxiliary images", ge=0)
+    lr_img: float | Literal["auto"] = setting(
+        MTT_LR_IMG,
+        'step size on the auxiliary images; "auto" = longer while the loss falls, taken back when it rises',
+        ge=0,
+    )
     lr_beta: float = setting(1e-5, "step size on β; 0 = β is not learned", ge=0)
     mtt_momentum: float = setting(0.5, "momentum of both matching optimisers", ge=0, lt=1)
     aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
@@ -72,6 +91,7 @@ class Trajectory:
             "beta": x.new_tensor(0.0 if self.beta == "auto" else self.beta),  # 0 = not known yet
             "X_velocity": torch.zeros_like(X),
             "beta_velocity": x.new_zeros(()),
+            "gain": x.new_ones(()),
             "trail": x.new_zeros(0, len(x)),
             "seen": torch.tensor(0),
             "matched": torch.tensor(-1),
@@ -100,13 +120,12 @@ class Trajectory:
         """Matches the trail's first model to its last."""
         began = time.perf_counter()
         how = Matching(
-            self.H, self.R, self.lr_img, self.lr_beta, self.mtt_momentum, self.aux_batch, self.dsa, self.mtt_stop,
-            self.beta == "auto",
+            self.H, self.R, MTT_LR_IMG if self.lr_img == "auto" else self.lr_img, self.lr_beta, self.mtt_momentum,
+            self.aux_batch, self.dsa, self.mtt_stop, self.beta == "auto", self.lr_img == "auto",
         )  # fmt: skip
-        aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
+        aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields if name in memory})
         if not self.carry_momentum:
-            zero = {name: torch.zeros_like(memory[name]) for name in ("X_velocity", "beta_velocity")}
-            aux = aux._replace(**zero)
+            aux = at_rest(aux)
         if not self.carry_beta:
             aux = aux._replace(beta=torch.full_like(aux.beta, 0.0 if self.beta == "auto" else self.beta))
         aux, report = match(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)

@@ -7,8 +7,8 @@
     [set]         what all columns have in common
     [scales.cpu]  what this scale sets for this recipe alone
 
-A cell's plan is laid together from common.toml, the row's tags, the row, what all columns share, the scale, and the column:
-`paper` is the paper's size, the others are reductions, and what they reduce is always said.
+A cell's plan is laid together from common.toml, the row's tags, the row, what all columns share, the scale, and the
+column: `paper` is the paper's size, the others are reductions, and what they reduce is always said.
 """
 
 from __future__ import annotations
