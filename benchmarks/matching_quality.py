@@ -1,0 +1,97 @@
+"""How well does matching match? The loss after it, along the trajectories of several methods, rates and datasets.
+
+    python benchmarks/matching_quality.py [--rounds 12] [--only cifar10,0.1]
+
+A loss of 0 is a student that arrives where the global model did, 1 one that might as well have stayed. For each
+trajectory two servers watch the same models: one matches with the paper's step sizes, one with `beta` and `lr_img`
+"auto". Shown are medians over the rounds: the loss after matching; the cosine between the projected step and the step
+that the global model then took; and the ratio of their lengths, for the paper's K steps of η and for `reach = 1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedptr import plan as planning
+from fedptr.experiment import Experiment, prepare
+from fedptr.federation import federate
+from fedptr.keys import Key
+from fedptr.methods.fedptr_s import FedPTRS
+from fedptr.record import cosine
+from fedptr.site import Site
+
+DATA, RATES, METHODS = ("cifar10", "fashion-mnist"), (0.01, 0.1), ("fedavg", "scaffold", "feddyn", "fedagm")
+SERVERS = {
+    "paper": FedPTRS(H=5, mtt_max_loss=1e9),
+    "auto": FedPTRS(H=5, mtt_max_loss=1e9, beta="auto", lr_img="auto", reach=1.0),
+}
+IMAGES, CLIENTS = 5_000, 10
+
+
+def plan_of(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
+    """A tenth of the paper's size, with as many local steps a round."""
+    return planning.check(
+        {
+            "run": {"rounds": rounds},
+            "data": {"name": data, "subset": IMAGES, "subset_test": 1000},
+            "split": {"clients": CLIENTS, "alpha": 0.01, "min_size": 200},
+            "model": {"name": "convnet", "width": 32},
+            "local": {"lr": rate, "batch": 50},
+            "machine": {"threads": 1, "compile": "on"},
+            "method": {"name": method},
+        }
+    )
+
+
+def trajectory(plan: planning.Plan, experiment: Experiment) -> Iterator[Tensor]:
+    """The global models w^0 … w^T."""
+    yield experiment.task.init()
+    for run in federate(plan.method, experiment.task, experiment.clients, None, plan.run, plan.local):
+        yield run.w
+
+
+def watch(server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment: Experiment) -> dict[str, float]:
+    """What a server that sees these models makes of them."""
+    seen: dict[str, list[float]] = {"loss": [], "cosine": [], "reach": []}
+    site = Site(experiment.task, plan.local, Key(0).at("server"), 0, CLIENTS)
+    memory = server.memory(models[0], site)
+    for t, (x, following) in enumerate(itertools.pairwise(models)):
+        here = Site(experiment.task, plan.local, Key(0).at("round", t, "server"), t, CLIENTS)
+        target, memory, log = server.advance(memory, x, here)
+        if target is not None:
+            seen["loss"].append(float(log["log/match_after"]))
+            seen["cosine"].append(cosine(target - x, following - x))
+            seen["reach"].append(float((target - x).norm() / (following - x).norm()))
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", default="", help="of the datasets, rates and methods, those to run")
+    args = parser.parse_args()
+    wanted = set(filter(None, args.only.split(",")))
+    torch.set_num_threads(1)
+    names = [f"{name}, {server}" for name in ("loss", "cosine", "reach") for server in SERVERS]
+    print(f"| data | rate | trajectory | {' | '.join(names)} |")
+    print("|---|---|---|" + "---:|" * 6)
+    for data, rate, method in itertools.product(DATA, RATES, METHODS):
+        kinds = [{data} & wanted or not wanted & set(DATA), {str(rate)} & wanted or not wanted & set(map(str, RATES))]
+        if not all(kinds) or (wanted & set(METHODS) and method not in wanted):
+            continue
+        plan = plan_of(data, rate, method, args.rounds)
+        experiment = prepare(plan)
+        models = list(trajectory(plan, experiment))
+        found = [watch(server, models, plan, experiment) for server in SERVERS.values()]
+        cells = [f"{each[name]:.2f}" for name in ("loss", "cosine", "reach") for each in found]
+        print(f"| {data} | {rate} | {method} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
