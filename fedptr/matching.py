@@ -181,7 +181,10 @@ def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxilia
     vbeta = how.momentum * aux.beta_velocity + gbeta
     gain = float(aux.gain)
     beta = (aux.beta - gain * how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
-    return Auxiliary(aux.X - gain * how.lr_img * vX, aux.y, beta, vX, vbeta, aux.gain)
+    step = gain * how.lr_img * vX
+    if how.careful:  # images are normalised, and one that moves by more than its size may end where nothing has a gradient
+        step = step / step.square().mean().sqrt().clamp(min=1)
+    return Auxiliary(aux.X - step, aux.y, beta, vX, vbeta, aux.gain)
 
 
 def draw_steps(

@@ -1,4 +1,4 @@
-"""FedPTR's identities T1 to T14, and the choices that are fields. T15 is in test_laws."""
+"""FedPTR's identities T1 to T14 and T16, and the choices that are fields. T15 is in test_laws."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedptr.errors import UserError
 from fedptr.federation import federate
 from fedptr.keys import Key
 from fedptr.methods import FedAvg, FedProx, get
+from fedptr.projected import stretched
 from fedptr.pull import group_sizes
 from fedptr.samples import Samples
 from fedptr.site import Site
@@ -49,12 +50,13 @@ def test_t2_warm_up_is_fedavg(name: str, m: int, world: World) -> None:
     assert not torch.equal(expected[m + 1], ours[m + 1])  # t = m + 1 is the first round that differs
 
 
+@pytest.mark.parametrize("start", ["projected", "global"])
 @pytest.mark.parametrize("settings", [{"K": 0}, {"eta": 0.0}])
 @pytest.mark.parametrize("name", BOTH)
-def test_t3_without_projection_fixed_lambda_is_fedprox(name: str, settings: dict, world: World) -> None:
-    """From the same state at the end of warm-up on."""
+def test_t3_without_projection_fixed_lambda_is_fedprox(name: str, settings: dict, start: str, world: World) -> None:
+    """From the same state at the end of warm-up on; w̃ is x then, so it does not matter where training starts."""
     warm = world.runs(FedAvg(), rounds=3)[-1]
-    ours = world.runs(quick(name, regulariser="fixed", lam=0.4, **settings), rounds=7)
+    ours = world.runs(quick(name, regulariser="fixed", lam=0.4, start_from=start, **settings), rounds=7)
     assert torch.equal(ours[2].w, warm.w)
     prox = world.runs(FedProx(mu=0.4), rounds=7, start=replace(warm, clients={}))
     assert same([run.w for run in ours[3:]], [run.w for run in prox])
@@ -189,11 +191,85 @@ def test_start_from_projected(world: World) -> None:
     assert all(bool(X.isfinite().all()) for X in aux)
 
 
+def test_training_starts_at_the_projected_model_by_default(world: World) -> None:
+    """And λ = 0 switches all of it off."""
+    msg = {"x": torch.zeros(3), "target": torch.ones(3)}
+    for name in (*BOTH, "fedptr-linear"):
+        assert torch.equal(quick(name).start(msg, {}), msg["target"])
+        assert torch.equal(quick(name, start_from="global").start(msg, {}), msg["x"])
+        assert torch.equal(quick(name).start({"x": msg["x"]}, {}), msg["x"])  # before warm-up
+        assert same(world.weights(quick(name, lam=0.0)), world.weights(FedAvg()))
+
+
+def test_start_only_is_the_limit_of_a_vanishing_pull(world: World) -> None:
+    alone = world.weights(quick("fedptr", regulariser="none"))
+    weak = world.weights(quick("fedptr", lam=1e-12))
+    assert not torch.equal(alone[-1], world.weights(FedAvg())[-1])
+    torch.testing.assert_close(alone[-1], weak[-1], rtol=0, atol=1e-7)
+
+
+def test_t16_a_line_of_one_round_is_fedagm_with_all_its_momentum(world: World) -> None:
+    """Start on, pull off: FedAvg's round from x + (x − x_before), which FedAGM makes of v = x − x_before at λ = 1."""
+    line = quick("fedptr-linear", m=1, regulariser="none")
+    runs = world.runs(line, rounds=5)
+    x, before = runs[3].w, runs[2].w
+    # λ must be below 1: half of twice the difference is the same to the bit.
+    state = replace(runs[3], server={"x": x, "v": 2 * (x - before)}, clients={})
+    (agm,) = world.runs(quick("fedagm", lam=0.5, beta=0.0), rounds=5, start=state)
+    (avg,) = world.runs(FedAvg(), rounds=5, start=replace(runs[3], server={"x": x + (x - before)}, clients={}))
+    torch.testing.assert_close(runs[4].w, agm.w, rtol=0, atol=1e-6)
+    torch.testing.assert_close(runs[4].w, avg.w, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_set_that_mimics_nothing_is_not_projected_with(name: str, world: World) -> None:
+    """Nothing passes here: the run is FedAvg's to the bit, sends no more than it, and says why."""
+    ours, plain = world.runs(quick(name, mtt_max_loss=1e-9)), world.runs(FedAvg())
+    assert same([run.w for run in ours], [run.w for run in plain])
+    assert [run.record["bytes_down"] for run in ours] == [run.record["bytes_down"] for run in plain]
+    for run in ours[3:]:
+        for part in [run.record["server"]] if name == "fedptr-s" else run.record["clients"]:
+            assert part["projection_skipped"] == 1
+            assert part["match_after"] >= 1e-9
+            assert "cos_aux" not in part
+
+
+def test_what_is_skipped_is_tried_again(world: World) -> None:
+    """The losses of a run whose matching gets better: projected are just the rounds in which it was good enough."""
+    losses = [run.record["server"]["match_after"] for run in world.runs(quick("fedptr-s", observe=True), rounds=9)[3:]]
+    limit = sorted(losses)[len(losses) // 2]
+    watched = world.runs(quick("fedptr-s", observe=True, mtt_max_loss=limit), rounds=9)[3:]
+    assert ["cos_aux" in run.record["server"] for run in watched] == [loss < limit for loss in losses]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_reach_gives_the_length_and_the_set_the_direction(name: str, world: World) -> None:
+    method = quick(name, reach=1.5, observe=True)
+    free = quick(name, observe=True)
+    memory = method.memory(world.task.init(), site(world))
+    models = [world.task.init(), *world.weights(FedAvg(), rounds=5)]
+    for t, x in enumerate(models):
+        at = site(world, round=t)
+        target, new, _ = method.advance(memory, x, at)
+        other, _, _ = free.advance(memory, x, at)
+        memory = new
+        if t > 2:
+            assert target is not None
+            assert other is not None
+            assert float((target - x).norm()) == pytest.approx(1.5 * float((x - models[t - 2]).norm()) / 2, rel=1e-5)
+            assert float(torch.cosine_similarity(target - x, other - x, dim=0)) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_projection_without_direction_stays_where_it_is() -> None:
+    x = torch.ones(3)
+    assert torch.equal(stretched(x, x, torch.tensor(2.0)), x)
+
+
 SWITCHES = [
     {"projection_lr": "beta", "beta": 0.3}, {"projection_momentum": 0.9}, {"aux_batch": 2}, {"carry_momentum": True},
     {"carry_beta": False}, {"dsa_in_projection": True}, {"dsa": True}, {"init": "noise"}, {"granularity": "global"},
     {"adaptive_eps": 1.0}, {"R": 4}, {"H": 3}, {"K": 2}, {"eta": 0.3}, {"m": 1}, {"lr_beta": 0.0},
-    {"mtt_momentum": 0.0},
+    {"mtt_momentum": 0.0}, {"beta": "auto"}, {"lr_img": "auto"}, {"reach": 0.5}, {"start_from": "global"},
 ]  # fmt: skip
 
 

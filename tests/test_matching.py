@@ -12,7 +12,18 @@ from torch import Tensor, nn
 
 from fedptr import matching
 from fedptr.keys import Key
-from fedptr.matching import BETA_FLOOR, Auxiliary, Matching, Step, arrival, draw_steps, match, meta_gradient, project
+from fedptr.matching import (
+    BETA_FLOOR,
+    Auxiliary,
+    Matching,
+    Step,
+    arrival,
+    draw_steps,
+    match,
+    meta_gradient,
+    paced,
+    project,
+)
 from fedptr.methods import FedAvg
 from fedptr.models import ConvNet
 from fedptr.task import Batch, Classification
@@ -171,6 +182,58 @@ def test_t14_matching_lowers_its_loss_on_a_real_trajectory() -> None:
     aux = Auxiliary(X, torch.arange(CLASSES).repeat_interleave(2), beta, X * 0, beta * 0)
     _, report = match(world.task, runs[1].w, runs[3].w, aux, Matching(40, 5, 300.0, 1e-5, 0.5, 0, False), Key(0))
     assert report.after < 0.8 * report.before
+
+
+def still(world: World, beta: float) -> tuple[torch.Tensor, torch.Tensor, Auxiliary]:
+    """A real trajectory, and a set of noise for it."""
+    runs = world.runs(FedAvg(), rounds=4)
+    X, b = torch.randn(6, *SHAPE, generator=Key(0)("images")), torch.tensor(beta)
+    return runs[1].w, runs[3].w, Auxiliary(X, torch.arange(CLASSES).repeat_interleave(2), b, X * 0, b * 0)
+
+
+def test_careful_steps_match_where_bold_ones_blow_up(world: World) -> None:
+    start, end, aux = still(world, 0.1)
+    bold = Matching(8, 5, 1e5, 1e-5, 0.5, 0, False)
+    _, failed = match(world.task, start, end, aux, bold, Key(0))
+    kept, report = match(world.task, start, end, aux, replace(bold, careful=True), Key(0))
+    assert not failed.after < 1
+    assert report.after < 0.9
+    again, later = match(world.task, start, end, kept, replace(bold, careful=True), Key(1))
+    assert later.after < report.after  # it goes on with the step length it has found
+    assert float(again.gain) == pytest.approx(later.gain)
+
+
+def test_careful_steps_grow_where_they_may(world: World) -> None:
+    start, end, aux = still(world, 0.01)
+    timid = Matching(12, 5, 1.0, 1e-5, 0.5, 0, False)
+    _, slow = match(world.task, start, end, aux, timid, Key(0))
+    _, report = match(world.task, start, end, aux, replace(timid, careful=True), Key(0))
+    assert report.gain > 5
+    assert report.after < slow.after
+
+
+def test_beta_takes_its_first_value_from_the_trajectory(world: World) -> None:
+    start, end, aux = still(world, 0.0)
+    steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
+    found = paced(world.task, start, end, aux, steps)
+    g, _ = world.task.grad(start, steps[0].batch(aux.X, aux.y))
+    whole = float((end - start).norm() / (len(steps) * g.norm()))
+    missed = {
+        part * whole: float(
+            (arrival(world.task, start, aux._replace(beta=torch.tensor(part * whole)), steps) - end).norm()
+        )
+        for part in (1.0, 0.5, 0.25)
+    }
+    assert float(found.beta) == pytest.approx(min(missed, key=lambda beta: missed[beta]), rel=1e-5)
+
+
+def test_a_beta_that_does_is_left_alone(world: World) -> None:
+    start, end, aux = still(world, 0.01)
+    steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
+    own = arrival(world.task, start, aux, steps)  # a trajectory that this very set has made
+    assert torch.equal(paced(world.task, start, own, aux, steps).beta, aux.beta)
+    far = aux._replace(beta=torch.tensor(50.0))
+    assert float(paced(world.task, start, end, far, steps).beta) < 50
 
 
 def test_minibatches_cover_the_set_before_repeating() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedptr.methods import FedAvg, Scaffold
+from fedptr.methods import FedAvg, Scaffold, make
 from fedptr.oracle import error, problem
 from fedptr.task import Batch, Differentiable
 
@@ -45,6 +45,14 @@ def test_the_oracle_tells_wrong_rules_from_right_ones(name: str, part: float) ->
     fine = name == "SCAFFOLD as in NVFlare" or (name == "SCAFFOLD as in Flower's niid_bench" and part == 1.0)
     missed = rules.worst(method, part, ROUNDS[part])
     assert missed < 1e-6 if fine else missed > 1e-2
+
+
+@pytest.mark.parametrize("name", ["scaffold+ptr", "fedavg+ptr"])
+def test_a_projection_as_long_as_a_round_keeps_a_methods_fixed_point(name: str) -> None:
+    """It vanishes as the trajectory comes to rest: SCAFFOLD still reaches the optimum from w̃, FedAvg still does not."""
+    quick = {"beta": "auto", "lr_img": "auto", "reach": 1.0, "H": 1, "R": 2, "ipc": 1, "dsa": False}
+    missed = error(make(name, weighting="uniform", **quick), problem(0), 1.0, 60)
+    assert missed < 1e-6 if name == "scaffold+ptr" else missed > 1e-2
 
 
 def test_fedavg_with_one_step_is_unbiased() -> None:
