@@ -182,7 +182,7 @@ def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxilia
     gain = float(aux.gain)
     beta = (aux.beta - gain * how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
     step = gain * how.lr_img * vX
-    if how.careful:  # images are normalised, and one that moves by more than its size may end where nothing has a gradient
+    if how.careful:  # images are normalised; moved by more than their size they may end where nothing has a gradient
         step = step / step.square().mean().sqrt().clamp(min=1)
     return Auxiliary(aux.X - step, aux.y, beta, vX, vbeta, aux.gain)
 

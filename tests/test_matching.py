@@ -193,12 +193,13 @@ def still(world: World, beta: float) -> tuple[torch.Tensor, torch.Tensor, Auxili
 
 def test_careful_steps_match_where_bold_ones_blow_up(world: World) -> None:
     start, end, aux = still(world, 0.1)
-    bold = Matching(8, 5, 1e5, 1e-5, 0.5, 0, False)
+    bold = Matching(16, 5, 1e5, 1e-5, 0.5, 0, False)
+    careful = replace(bold, careful=True, pace=True)
     _, failed = match(world.task, start, end, aux, bold, Key(0))
-    kept, report = match(world.task, start, end, aux, replace(bold, careful=True), Key(0))
+    kept, report = match(world.task, start, end, aux, careful, Key(0))
     assert not failed.after < 1
     assert report.after < 0.9
-    again, later = match(world.task, start, end, kept, replace(bold, careful=True), Key(1))
+    again, later = match(world.task, start, end, kept, careful, Key(1))
     assert later.after < report.after  # it goes on with the step length it has found
     assert float(again.gain) == pytest.approx(later.gain)
 
