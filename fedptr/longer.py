@@ -8,6 +8,7 @@ goes on with, to the old end or to the new one. The summary and the weights stay
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedptr.errors import UserError
 from fedptr.experiment import Experiment, make_task
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import NAME as ROUNDS
+from fedptr.history import vouched
 from fedptr.plan import Plan
 from fedptr.sealed import DamagedError, write_text
 from fedptr.speed import fast
@@ -34,21 +36,23 @@ def check(out: Path, plan: Plan, rounds: int) -> None:
     if rounds < done or (rounds == done and rounds % plan.run.eval_every):  # its last round must be an evaluated one
         raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")
     try:
-        once_finished(out)
+        once_finished(out, plan)
     except DamagedError:
         return  # whether an unfinished run can be gone on with is for the resume to say
-    store = Store(out / CHECKPOINTS)
-    if not any(sound(store.server(round_)) for round_ in store.rounds()):
+    if not can_go_on(out):
         again = f"`fedptr run {out / PLAN} --rounds {rounds} --out …`"
-        raise UserError(f"{out} has no checkpoint, so it cannot be continued; start it from the beginning with {again}")
+        words = f"{out} has no sound checkpoint, so it cannot be continued"
+        raise UserError(f"{words}; run its plan from the start with {again}")
 
 
-def sound(path: Path) -> bool:
-    try:
-        sealed.read(path)
-    except DamagedError:
-        return False
-    return True
+def can_go_on(out: Path) -> bool:
+    """Whether there is a checkpoint that is sound and fits the rounds that are written down."""
+    store = Store(out / CHECKPOINTS)
+    for round_ in store.rounds():
+        with contextlib.suppress(DamagedError):
+            vouched(out / ROUNDS, sealed.read(store.server(round_))[1])
+            return True
+    return False
 
 
 def rounds_of(out: Path) -> int:

@@ -127,21 +127,22 @@ def write(folder: Path, summary: Record) -> None:
 
 def finished(folder: Path) -> tuple[Record, list[Record]]:
     """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
-    return read(folder, continued=False)
+    return read(folder, 0)
 
 
-def once_finished(folder: Path) -> tuple[Record, list[Record]]:
-    """The same, also of a run that has been continued since: as it was when it was last finished."""
-    return read(folder, continued=True)
+def once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
+    """The same; of a run that is to have more rounds by now, as the plan says, as it was when it was last finished."""
+    return read(folder, plan.run.rounds)
 
 
-def read(folder: Path, continued: bool) -> tuple[Record, list[Record]]:
+def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
         summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
         lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+        continued = int(summary["rounds"]) < rounds
         own = lines[: int(summary["rounds"])] if continued else lines
-        rounds = hashlib.sha256(b"".join(own)).hexdigest()
-        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != rounds:
+        told = hashlib.sha256(b"".join(own)).hexdigest()
+        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != told:
             raise DamagedError(f"{folder} was changed since its run was finished")
         plan = summary.get("plan_sha256")  # runs of early versions did not tell
         if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:

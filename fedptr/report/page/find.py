@@ -91,7 +91,7 @@ def load(folder: Path) -> Found:
 def continued(folder: Path, plan: Plan) -> bool:
     """Whether it was finished once, with fewer rounds than it is to have now."""
     try:
-        return bool(summaries.once_finished(folder)[0]["rounds"] < plan.run.rounds)
+        return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
     except DamagedError:
         return False
 
