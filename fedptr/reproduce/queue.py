@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -155,7 +156,7 @@ def put_aside(folder: Path, plan: Plan) -> None:
 
 def rename(folder: Path, why: str) -> Path:
     """Gives the folder a name that nothing has yet."""
-    names = (f"{folder.name}.{why}{number}" for number in ("", *range(2, sys.maxsize)))
+    names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
     aside = next(path for name in names if not (path := folder.with_name(name)).exists())
     folder.rename(aside)
     return aside
