@@ -114,7 +114,7 @@ def test_what_is_too_short_and_has_no_checkpoint_is_put_aside(make: Made, tmp_pa
     capsys.readouterr()
     make(tmp_path / "part", 5)
     said = capsys.readouterr().err
-    assert said.count("has 3 rounds and no checkpoint to go on from, so its 5 are run from the start") == 2
+    assert said.count("has 3 rounds and no checkpoint, so its 5 are run from the start") == 2
     assert said.count("what it held is in seed0.shorter2") == 2
     for folder, lines in held.items():
         assert (folder.parent / "seed0.shorter2" / "rounds.jsonl").read_bytes() == lines

@@ -23,7 +23,7 @@ from fedptr.data.progress import notice
 from fedptr.errors import ClientError, UserError
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
-from fedptr.lock import StoppedError, stoppable
+from fedptr.lock import StoppedError, locked, stoppable
 from fedptr.longer import can_go_on, rounds_of, with_rounds
 from fedptr.plan import Plan
 from fedptr.reproduce.recipe import lineage
@@ -61,8 +61,12 @@ class Board:
         """Done and altogether, in image gradients."""
         total = sum(units(plan) for folder, plan in self.plans.items() if folder not in self.failed)
         done = sum(units(self.plans[folder]) for folder in self.done)
-        part = sum(units(self.plans[f]) * rounds / self.plans[f].run.rounds for f, rounds in self.running.items())
-        return done + part, total
+        return done + sum(map(self.part, self.running)), total
+
+    def part(self, folder: Path) -> float:
+        """What is done of a run that is going on."""
+        plan = self.plans[folder]
+        return units(plan) * self.running[folder] / plan.run.rounds
 
     @property
     def left(self) -> float | None:
@@ -130,28 +134,34 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
     return False
 
 
-def begin(plan: Plan, folder: Path) -> None:
-    """A folder that `resume` can take up."""
+def begin(board: Board, folder: Path) -> None:
+    """A folder that `resume` can take up; the rounds it has are not taken for new ones."""
+    plan = board.plans[folder]
     put_aside(folder, plan)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "plan.toml").exists():
         write_text(folder / "plan.toml", plan.toml())
+    board.running[folder] = rounds_of(folder)
+    board.found += board.part(folder)
 
 
 def put_aside(folder: Path, plan: Plan) -> None:
     """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
-    if can_go_on(folder):
+    if not lines_of(folder):  # nothing was begun
         return
-    every = plan.run.checkpoint_every
-    with contextlib.suppress(DamagedError):
-        rounds = once_finished(folder, plan)[0]["rounds"]
-        aside = rename(folder, "shorter")
-        words = f"has {rounds} rounds and no checkpoint to go on from, so its {plan.run.rounds} are run from the start"
-        notice(f"{folder} {words}; what it held is in {aside.name}")
-        return
-    if every and len(lines_of(folder)) > every:
-        aside = rename(folder, "damaged")
-        notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+    with locked(folder):  # while another process writes, its checkpoints come and go
+        if can_go_on(folder):
+            return
+        every = plan.run.checkpoint_every
+        with contextlib.suppress(DamagedError):
+            rounds = once_finished(folder, plan)[0]["rounds"]
+            aside = rename(folder, "shorter")
+            words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
+            notice(f"{folder} {words}; what it held is in {aside.name}")
+            return
+        if every and len(lines_of(folder)) > every:
+            aside = rename(folder, "damaged")
+            notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
 
 def rename(folder: Path, why: str) -> Path:
@@ -173,10 +183,11 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
         board.running[folder] = record["round"]
         show(board)
 
-    board.running[folder], plan = 0, board.plans[folder]
+    board.running[folder] = 0
     try:
-        begin(plan, folder)
-        finish(board, folder, resume(load_plan(folder), folder, count, rounds=plan.run.rounds))  # as it was begun
+        begin(board, folder)
+        rounds = board.plans[folder].run.rounds
+        finish(board, folder, resume(load_plan(folder), folder, count, rounds=rounds))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -197,9 +208,12 @@ def beside(
         while active or (waiting and not stopped()):
             while waiting and len(active) < jobs and not stopped():
                 folder = waiting.popleft()
-                begin(board.plans[folder], folder)
+                try:
+                    begin(board, folder)
+                except UserError as error:
+                    board.failed[folder] = str(error)
+                    continue
                 active[folder] = start(folder, board.plans[folder].run.rounds)
-                board.running[folder] = 0
             if stopped() and not asked:
                 asked = True
                 for process in active.values():
