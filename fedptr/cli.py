@@ -78,8 +78,11 @@ def parser() -> argparse.ArgumentParser:
     results(compare)
     tracked(compare)
 
-    resuming = commands.add_parser("resume", help="go on with a run or a comparison that was stopped")
+    words = "go on with a run or a comparison that was stopped, or that is to have more rounds"
+    resuming = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
     resuming.add_argument("dir", metavar="DIR", help="its folder")
+    more = "go on to this round instead of the plan's last; also when it is finished"
+    resuming.add_argument("--rounds", type=int, metavar="N", help=more)
     settings(resuming, ENGINE_OPTIONS)
     resuming.set_defaults(handler=resume_command)
 

@@ -93,24 +93,27 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr import compare as comparing
     from fedptr import runner
     from fedptr.report.progress import progress
-    from fedptr.sealed import DamagedError
-    from fedptr.summary import finished
 
     out = Path(args.dir)
     if (out / comparing.ORDER).exists():
+        if args.rounds is not None:
+            comparing.lengthen(out, args.rounds)
         order = comparing.read_order(out)
         return tell_comparison({name: [moved(plan, args) for plan in plans] for name, plans in order.items()}, out)
     plan = moved(load_plan(out), args)
-    try:
-        summary, _ = finished(out)
+    rounds = plan.run.rounds if args.rounds is None else args.rounds
+    if done := runner.ended(out, rounds):
         notice(f"{out} is finished; there is nothing to do")
-    except DamagedError:
-        if (out / "deploy.toml").exists():  # its clients are elsewhere
-            from fedptr.deploy.command import go_on
+        return tell(done[0], out)
+    if (out / "deploy.toml").exists():  # its clients are elsewhere
+        if rounds != plan.run.rounds:
+            words = "its nodes decide by the number of rounds how they compute; start another with `fedptr deploy run`"
+            raise UserError(f"{out} is a deployed run, and keeps its {plan.run.rounds} rounds: {words}")
+        from fedptr.deploy.command import go_on
 
-            return go_on(out)
-        with progress(plan.method.name, plan.run.rounds) as show:
-            summary, _ = runner.resume(plan, out, show)
+        return go_on(out)
+    with progress(plan.method.name, rounds) as show:
+        summary, _ = runner.resume(plan, out, show, rounds=rounds)
     return tell(summary, out)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedptr import methods
+from fedptr import longer, methods
 from fedptr.data.progress import notice
 from fedptr.engines import choice as engines
 from fedptr.errors import ClientError, UserError
@@ -82,16 +82,39 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list
 
 def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
+    begun = as_begun(plan, folder)
     with contextlib.suppress(DamagedError):
         done = finished(folder)
-        if load_plan(folder).decisive() != plan.decisive():
+        if begun is None or load_plan(folder).decisive() != begun.decisive():
             raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")
-        return done
+        if done[0]["rounds"] == plan.run.rounds:
+            return done
     folder.mkdir(parents=True, exist_ok=True)
     with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
-        if (folder / "plan.toml").exists():
-            return resume(plan, folder, show, pool)
+        if begun is not None:
+            return resume(begun, folder, show, pool, plan.run.rounds)
         return execute(plan, prepare(plan), folder, show, pool)
+
+
+def as_begun(plan: Plan, folder: Path) -> Plan | None:
+    """The plan with what its run may have otherwise: how long it is, and how it is computed if nobody said; if any."""
+    if not (folder / "plan.toml").exists():
+        return None
+    there = load_plan(folder)
+    machine = replace(plan.machine, compile=there.machine.compile) if plan.machine.compile == "auto" else plan.machine
+    return replace(longer.with_rounds(plan, there.run.rounds), machine=machine)
+
+
+def lengthen(out: Path, rounds: int) -> None:
+    """Another number of rounds in compare.toml; the runs follow when the comparison goes on."""
+    with locked(out):
+        for name, several in read_order(out).items():
+            for plan in several:
+                folder = out / name / f"seed{plan.run.seed}"
+                longer.check(folder, as_begun(plan, folder) or plan, rounds)
+        tables = read(out / ORDER)
+        tables["run"] = {**tables.get("run", {}), "rounds": rounds}
+        write_text(out / ORDER, tomli_w.dumps(tables))
 
 
 def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:

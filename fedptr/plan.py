@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -105,6 +106,11 @@ class Plan:
                 del tables[section][name]
         tables = {section: table for section, table in tables.items() if table}
         return tomli_w.dumps(tables)
+
+    @property
+    def digest(self) -> str:
+        """By which a checkpoint knows the plan it is of."""
+        return hashlib.sha256(self.decisive().encode()).hexdigest()
 
     def tables(self) -> Tables:
         tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}

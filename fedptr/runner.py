@@ -15,7 +15,6 @@ tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's nu
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedptr import memory, pictures, sets, trackers
+from fedptr import longer, memory, pictures, sets, trackers
 from fedptr import plan as planning
 from fedptr import summary as summaries
 from fedptr.checkpoint import Store
@@ -70,9 +69,24 @@ def load_plan(out: Path) -> Plan:
     return planning.check(planning.read(out / "plan.toml"))
 
 
-def resume(plan: Plan, out: Path, show: Show, pool: Pool | None = None) -> tuple[Record, list[Record]]:
-    """Goes on after the newest sound checkpoint, as if the run had never been stopped."""
+def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
+    """The summary and the rounds of a run that is finished with so many."""
+    with contextlib.suppress(DamagedError):
+        done = summaries.finished(out)
+        return done if done[0]["rounds"] == rounds else None
+    return None
+
+
+def resume(
+    plan: Plan, out: Path, show: Show, pool: Pool | None = None, rounds: int | None = None
+) -> tuple[Record, list[Record]]:
+    """Goes on after the newest sound checkpoint, as if the run had never been stopped.
+
+    `rounds`: to this end instead of the plan's, as if that had been asked for from the start.
+    """
+    rounds = plan.run.rounds if rounds is None else rounds
     with locked(out):
+        longer.check(out, plan, rounds)
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
         experiment = prepare(kept)
         with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
@@ -82,6 +96,8 @@ def resume(plan: Plan, out: Path, show: Show, pool: Pool | None = None) -> tuple
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
                 )
             mend_split(out, experiment)
+            if rounds != plan.run.rounds:
+                plan = longer.lengthen(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
             return go(plan, experiment, out, show, shelf, start, history or History(out), pool)
@@ -140,8 +156,7 @@ def go(
 
 def identity(plan: Plan, experiment: Experiment) -> Header:
     """What must not have changed when a run goes on: the plan, the split, and the data."""
-    plan_digest = hashlib.sha256(plan.decisive().encode()).hexdigest()
-    return {"plan": plan_digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
+    return {"plan": plan.digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
 
 
 def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> tuple[Run | None, History | None]:
@@ -151,7 +166,7 @@ def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> 
         try:
             run, header = store.load(round_, device)
             for what, digest in same.items():
-                if header.get(what) != digest:
+                if digest not in (header.get(what), header.get(f"{what}_before")):  # before: see fedptr/longer.py
                     raise UserError(f"the {what} of {out} changed since the run was started; undo that, or start anew")
             history = History(out, header)
         except DamagedError as error:

@@ -28,28 +28,20 @@ from fedptr.sealed import DamagedError, replacing, write_text
 
 NAME = "summary.json"
 PLAN = "plan.toml"
+OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256", "plan_sha256")  # not known of before
 LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
 
 
 def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) -> Record:
     records = history.records
-    accuracies = [record["test_accuracy"] for record in records if "test_accuracy" in record]
-    seconds = sum(record["seconds"]["total"] for record in records)
     return {
         "method": plan.method.name,
         "dataset": experiment.dataset.name,
         "rounds": run.round,
         "seed": plan.run.seed,
-        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
-        "accuracy_best": max(accuracies),
-        "accuracy_final": accuracies[-1],
-        "loss_final": records[-1]["test_loss"],
-        "seconds": seconds,
-        "seconds_per_round": seconds / len(records),
-        "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
+        **measured(records, plan.run.eval_every),
         **private(plan, records[-1]),
         **matched(records),
-        "dropped": sum(len(record.get("dropped", ())) for record in records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
         "layers": [layer.name for layer in experiment.task.layers],  # the order of `distances` in rounds.jsonl
@@ -64,6 +56,39 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "computed": experiment.task.how,
         "versions": versions(),
     }
+
+
+def measured(records: list[Record], every: int) -> Record:
+    """Accuracy and cost of a run that ended with these rounds.
+
+    Evaluations count that such a run makes: every so many rounds, and after the last. A run that was continued has one
+    more where it had ended before, which stays in rounds.jsonl.
+    """
+    last = records[-1]
+    due = [record for record in records if record["round"] % every == 0 or record is last]
+    accuracies = [record["test_accuracy"] for record in due if "test_accuracy" in record]
+    seconds = sum(record["seconds"]["total"] for record in records)
+    return {
+        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
+        "accuracy_best": max(accuracies),
+        "accuracy_final": accuracies[-1],
+        "loss_final": last["test_loss"],
+        "seconds": seconds,
+        "seconds_per_round": seconds / len(records),
+        "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
+        "dropped": sum(len(record.get("dropped", ())) for record in records),
+    }
+
+
+def then(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
+    """The summary as it was after so many rounds, at which the run must have been evaluated."""
+    if summary["rounds"] <= rounds:
+        return summary
+    first = records[:rounds]
+    known = {name: value for name, value in summary.items() if name not in OF_THE_END}
+    if "privacy" in summary:
+        known["privacy"] = {**summary["privacy"], "epsilon": first[-1]["epsilon"]}
+    return {**known, "rounds": rounds, **measured(first, every), **matched(first)}
 
 
 def private(plan: Plan, last: Record) -> Record:
@@ -102,15 +127,27 @@ def write(folder: Path, summary: Record) -> None:
 
 def finished(folder: Path) -> tuple[Record, list[Record]]:
     """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
+    return read(folder, 0)
+
+
+def once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
+    """The same; of a run that is to have more rounds by now, as the plan says, as it was when it was last finished."""
+    return read(folder, plan.run.rounds)
+
+
+def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
         summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        lines = (folder / "rounds.jsonl").read_bytes()
-        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != hashlib.sha256(lines).hexdigest():
+        lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+        continued = int(summary["rounds"]) < rounds
+        own = lines[: int(summary["rounds"])] if continued else lines
+        told = hashlib.sha256(b"".join(own)).hexdigest()
+        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != told:
             raise DamagedError(f"{folder} was changed since its run was finished")
         plan = summary.get("plan_sha256")  # runs of early versions did not tell
-        if plan and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
+        if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
             raise DamagedError(f"{folder / PLAN} was changed since its run was finished")
-        return summary, [json.loads(line) for line in lines.splitlines()]
+        return summary, [json.loads(line) for line in own]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{folder} holds no finished run ({error})") from None
 

@@ -95,6 +95,16 @@ def test_a_run_is_tracked(kind: str, tmp_path: Path) -> None:
 
 
 @KINDS
+def test_a_continued_run_has_every_round_once(kind: str, tmp_path: Path) -> None:
+    needs(kind)
+    assert cli.main(["run", *TINY, *PTR, f"--{kind}", "--out", "out"]) == 0
+    assert cli.main(["resume", "out", "--rounds", "8"]) == 0
+    found = read(kind, tmp_path / "out")
+    agree(found, expected(tmp_path / "out"))
+    assert [step for step, _ in found["test_accuracy"]] == list(range(1, 9))
+
+
+@KINDS
 def test_a_resumed_run_has_every_round_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after round 3 with a checkpoint of round 2 only: round 3 comes a second time."""
     needs(kind)

@@ -110,7 +110,7 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
     """Runs what is not finished, `number` at a time; goes on where it was stopped."""
     for folder, one in jobs.items():
         place(folder, one)
-    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what))
+    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False)
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:

@@ -64,8 +64,8 @@ def made(folder: Path, attacks: set[str], summary: Record, scale: str) -> Record
 def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:
     """The run may have been audited with other options since."""
     amount, usual = SCALES[scale], Options()
-    wanted = {"target": usual.target, "seed": usual.seed, "examples": amount.examples}
-    wanted |= {"weights_sha256": summary["weights_sha256"]}
+    wanted: Record = {"target": usual.target, "seed": usual.seed, "examples": amount.examples}
+    wanted |= {"weights_sha256": summary.get("weights_sha256")}
     how = {"shadows": amount.shadows, "variance": replace(usual, shadows=amount.shadows).sigma, "flip": usual.flip}
     return all(audit.get(k) == value for k, value in wanted.items()) and (
         "shadows" not in numbers or all(numbers.get(k) == value for k, value in how.items())

@@ -24,9 +24,9 @@ from fedptr.report.page.find import find
 from fedptr.report.page.reproduced import tables as reproduced
 from fedptr.report.page.write import page
 from fedptr.reproduce import audited, figures, tables
-from fedptr.reproduce.outcome import Outcome, gather
+from fedptr.reproduce.outcome import Outcome, as_asked, gather
 from fedptr.reproduce.queue import Board, look, work
-from fedptr.reproduce.recipe import Cell, Recipe, cells, load, names
+from fedptr.reproduce.recipe import Cell, Recipe, cells, load, longest, names
 from fedptr.reproduce.splits import splits
 from fedptr.sealed import write_text
 from fedptr.speed import cores
@@ -44,7 +44,7 @@ def reproduce(args: argparse.Namespace) -> int:
         return splits(recipe, out)
     jobs = args.jobs or (1 if args.scale != "cpu" else cores())
     wanted = list(cells(recipe, args.scale, args.seeds, out))
-    plans = {cell.folder: cell.plan for cell in wanted}
+    plans = longest(wanted)
     folder = out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -67,7 +67,7 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 def judged(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell], board: Board) -> Outcome:
-    outcome = gather(recipe, scale, seeds, wanted, board.done, board.failed)
+    outcome = gather(recipe, scale, seeds, wanted, board.runs, board.failed)
     return audited.attacked(outcome) if recipe.kind == "audit" else outcome
 
 
@@ -85,7 +85,7 @@ def with_before(whole: Recipe, part: Outcome, board: Board, folder: Path, out: P
     columns |= {column.name for column in part.recipe.columns}
     recipe, seeds = whole.part(rows, columns, part.recipe.only), max(part.seeds, *counts)
     wanted = list(cells(recipe, part.scale, seeds, out))
-    found = look({cell.folder: cell.plan for cell in wanted})
+    found = look(longest(wanted))
     found.failed = board.failed
     return judged(recipe, part.scale, seeds, wanted, found)
 
@@ -120,7 +120,7 @@ def shown(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterato
     """A table that fills in; a line for every finished run where there is no terminal."""
 
     def table(board: Board) -> Table:
-        return tables.live(gather(recipe, scale, seeds, wanted, board.done, board.failed), board)
+        return tables.live(gather(recipe, scale, seeds, wanted, board.runs, board.failed), board)
 
     if not sys.stderr.isatty():
         told: set[Path] = set()
@@ -129,7 +129,8 @@ def shown(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterato
             for folder in [path for path in (*board.done, *board.failed) if path not in told]:
                 told.add(folder)
                 plan = board.plans[folder]
-                what = board.failed.get(folder) or f"{100 * board.done[folder][0]['accuracy']:.2f} %"
+                what = board.failed.get(folder)
+                what = what or f"{100 * as_asked(plan, *board.done[folder])[0]['accuracy']:.2f} %"
                 left = "" if board.left is None else f", {tables.duration(board.left)} left"
                 counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
                 notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")

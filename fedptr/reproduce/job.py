@@ -1,4 +1,4 @@
-"""A run of a queue as a process of its own: `python -m fedptr.reproduce.job PARENT FOLDER`.
+"""A run of a queue as a process of its own: `python -m fedptr.reproduce.job PARENT FOLDER ROUNDS`.
 
 It ends when the process of the queue does, however that happens: if it lived on, it would hold the folder that the
 queue, started again, goes on with. Killed so, a run loses what came after its last checkpoint.
@@ -27,4 +27,4 @@ def end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
-    sys.exit(main(["resume", sys.argv[2]]))
+    sys.exit(main(["resume", sys.argv[2], "--rounds", sys.argv[3]]))

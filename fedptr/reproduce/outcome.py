@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.history import Record
+from fedptr.plan import Plan
 from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge, order
+from fedptr.summary import then
 
 RUNS = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
 
@@ -115,11 +117,20 @@ class Outcome:
                 "verdict": self.verdict(result.row, result.column),
                 "seconds": result.mean("seconds"),
                 "megabytes": result.mean("bytes_per_round") * result.mean("rounds") / 1e6,
-                "weights_sha256": {seed: summary["weights_sha256"] for seed, (summary, _) in result.runs.items()},
+                "weights_sha256": {
+                    seed: summary["weights_sha256"]
+                    for seed, (summary, _) in result.runs.items()
+                    if "weights_sha256" in summary  # a run that goes on after the cell's last round has lost them
+                },
                 "split_sha256": sorted({summary["split_sha256"] for summary, _ in result.runs.values()}),
                 "versions": next(iter(result.runs.values()))[0]["versions"],
             }
         return entry
+
+
+def as_asked(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
+    """The run as far as the plan goes: it may have been made longer for others."""
+    return then(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
 
 
 def gather(
@@ -136,8 +147,8 @@ def gather(
         result = results.setdefault(key, Result(cell.row, cell.column, recipe.paper(cell.row, cell.column)))
         seed = cell.plan.run.seed
         result.folders.append(cell.folder)
-        if cell.folder in done:
-            result.runs[seed] = done[cell.folder]
+        if cell.folder in done and done[cell.folder][0]["rounds"] >= cell.plan.run.rounds:
+            result.runs[seed] = as_asked(cell.plan, *done[cell.folder])
         elif cell.folder in failed:
             result.failures[seed] = failed[cell.folder]
     return Outcome(recipe, scale, seeds, results)

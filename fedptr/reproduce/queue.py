@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -22,14 +23,15 @@ from fedptr.data.progress import notice
 from fedptr.errors import ClientError, UserError
 from fedptr.folder import CHECKPOINTS
 from fedptr.history import Record
-from fedptr.lock import StoppedError, stoppable
+from fedptr.lock import StoppedError, locked, stoppable
+from fedptr.longer import can_go_on, rounds_of, with_rounds
 from fedptr.plan import Plan
-from fedptr.reproduce.recipe import fingerprint
+from fedptr.reproduce.recipe import lineage
 from fedptr.reproduce.splits import SIZES
 from fedptr.runner import lines_of, load_plan, resume
 from fedptr.sealed import DamagedError, write_text
 from fedptr.speed import gradients
-from fedptr.summary import finished
+from fedptr.summary import finished, once_finished
 
 LOOK = 0.5  # seconds between two looks at the jobs
 LOG = "log.txt"
@@ -41,19 +43,30 @@ class Board:
 
     plans: dict[Path, Plan]
     done: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)
+    shorter: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)  # finished, but to be continued
     failed: dict[Path, str] = field(default_factory=dict)
     running: dict[Path, int] = field(default_factory=dict)  # -> rounds so far
     began: float = field(default_factory=time.perf_counter)
     found: float = 0.0  # work that was there already when we began
     stopped: int = 0  # by this signal
+    keep: bool = True  # a finished run's checkpoint, from which a plan of more rounds goes on
+
+    @property
+    def runs(self) -> dict[Path, tuple[Record, list[Record]]]:
+        """All that can be read, each as far as it is finished."""
+        return self.shorter | self.done
 
     @property
     def work(self) -> tuple[float, float]:
         """Done and altogether, in image gradients."""
         total = sum(units(plan) for folder, plan in self.plans.items() if folder not in self.failed)
         done = sum(units(self.plans[folder]) for folder in self.done)
-        part = sum(units(self.plans[f]) * rounds / self.plans[f].run.rounds for f, rounds in self.running.items())
-        return done + part, total
+        return done + sum(map(self.part, self.running)), total
+
+    def part(self, folder: Path) -> float:
+        """What is done of a run that is going on."""
+        plan = self.plans[folder]
+        return units(plan) * self.running[folder] / plan.run.rounds
 
     @property
     def left(self) -> float | None:
@@ -69,10 +82,10 @@ def units(plan: Plan) -> float:
     return gradients(plan, classes, plan.data.subset or classes * each)
 
 
-def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None]) -> Board:
+def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None], keep: bool = True) -> Board:
     """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
-    board = Board(dict(plans))
-    waiting = collections.deque(folder for folder, plan in board.plans.items() if not known(board, folder, plan))
+    board = Board(dict(plans), keep=keep)
+    waiting = collections.deque(folder for folder, plan in plans.items() if not known(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
     with stoppable() as stop:
@@ -91,50 +104,78 @@ def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None]) -
 def look(plans: Mapping[Path, Plan]) -> Board:
     """What is finished already."""
     board = Board(dict(plans))
-    for folder, plan in board.plans.items():
+    for folder, plan in plans.items():
         known(board, folder, plan)
     board.found = board.work[0]
     return board
 
 
 def known(board: Board, folder: Path, plan: Plan) -> bool:
-    """Whether it is finished. A plan that cannot be read is none; one that is not ours is refused."""
+    """Whether it is finished, with at least the rounds asked for; those that it has beyond do not matter.
+
+    A plan that cannot be read is none; one that is not ours is refused.
+    """
     try:
         there = load_plan(folder)
     except UserError:
         return False
-    if (fingerprint(there), there.run.seed) != (fingerprint(plan), plan.run.seed):
+    if (lineage(there), there.run.seed) != (lineage(plan), plan.run.seed):
         raise UserError(
             f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
         )
     with contextlib.suppress(DamagedError):
-        board.done[folder] = finished(folder)
-        return True
+        done = once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
+        enough = done[0]["rounds"] >= plan.run.rounds
+        (board.done if enough else board.shorter)[folder] = done
+        if enough:
+            return True
+    if there.run.rounds > plan.run.rounds:  # begun for another recipe: what is begun is brought to its end
+        board.plans[folder] = with_rounds(plan, there.run.rounds)
     return False
 
 
-def begin(plan: Plan, folder: Path) -> None:
-    """A folder that `resume` can take up."""
+def begin(board: Board, folder: Path) -> None:
+    """A folder that `resume` can take up; the rounds it has are not taken for new ones."""
+    plan = board.plans[folder]
     put_aside(folder, plan)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "plan.toml").exists():
         write_text(folder / "plan.toml", plan.toml())
+    board.running[folder] = rounds_of(folder)
+    board.found += board.part(folder)
 
 
 def put_aside(folder: Path, plan: Plan) -> None:
-    """A run that is damaged and whose checkpoints are gone can neither be used nor gone on with."""
-    every = plan.run.checkpoint_every
-    if every and len(lines_of(folder)) > every and not any((folder / CHECKPOINTS).glob("*")):
-        aside = folder.with_name(f"{folder.name}.damaged")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+    """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
+    if not lines_of(folder):  # nothing was begun
+        return
+    with locked(folder):  # while another process writes, its checkpoints come and go
+        if can_go_on(folder):
+            return
+        every = plan.run.checkpoint_every
+        with contextlib.suppress(DamagedError):
+            rounds = once_finished(folder, plan)[0]["rounds"]
+            aside = rename(folder, "shorter")
+            words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
+            notice(f"{folder} {words}; what it held is in {aside.name}")
+            return
+        if every and len(lines_of(folder)) > every:
+            aside = rename(folder, "damaged")
+            notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+
+
+def rename(folder: Path, why: str) -> Path:
+    """Gives the folder a name that nothing has yet."""
+    names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
+    aside = next(path for name in names if not (path := folder.with_name(name)).exists())
+    folder.rename(aside)
+    return aside
 
 
 def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
-    """A finished run is never gone on with, so its checkpoint is not needed; there may be hundreds of them."""
     board.done[folder] = result
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    if not board.keep:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
@@ -144,8 +185,9 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
 
     board.running[folder] = 0
     try:
-        begin(board.plans[folder], folder)
-        finish(board, folder, resume(load_plan(folder), folder, count))  # as it was begun
+        begin(board, folder)
+        rounds = board.plans[folder].run.rounds
+        finish(board, folder, resume(load_plan(folder), folder, count, rounds=rounds))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -166,9 +208,12 @@ def beside(
         while active or (waiting and not stopped()):
             while waiting and len(active) < jobs and not stopped():
                 folder = waiting.popleft()
-                begin(board.plans[folder], folder)
-                active[folder] = start(folder)
-                board.running[folder] = 0
+                try:
+                    begin(board, folder)
+                except UserError as error:
+                    board.failed[folder] = str(error)
+                    continue
+                active[folder] = start(folder, board.plans[folder].run.rounds)
             if stopped() and not asked:
                 asked = True
                 for process in active.values():
@@ -196,22 +241,15 @@ def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
             process.kill()
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
     with open(folder / LOG, "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedptr.reproduce.job", str(os.getpid()), str(folder)],
+            [sys.executable, "-m", "fedptr.reproduce.job", str(os.getpid()), str(folder), str(rounds)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is ours to pass on
         )
-
-
-def rounds_of(folder: Path) -> int:
-    try:
-        return (folder / "rounds.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def last_words(folder: Path) -> str:

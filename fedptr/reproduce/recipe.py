@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
+from fedptr.longer import with_rounds
 from fedptr.plan import Plan, Tables, check
+from fedptr.runner import load_plan
 from fedptr.settings import unknown
 
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -33,6 +35,7 @@ COMMON = "common"
 SCALES = ("smoke", "cpu", "paper")
 ASIDE = ("machine", "output")  # sections and settings that do not make a run another experiment
 QUIET = ("run.seed", "run.checkpoint_every", "run.on_failure")
+ANY = 0  # number of rounds
 
 
 @dataclass(frozen=True)
@@ -205,9 +208,46 @@ def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
         for row in recipe.rows:
             for column in recipe.columns:
                 plan = recipe.plan(row, column, scale, seed)
-                data = Path(plan.data.name).stem
-                folder = out / "runs" / f"{plan.method.name}-{data}-{fingerprint(plan)}" / f"seed{seed}"
-                yield Cell(row, column, plan, folder)
+                yield Cell(row, column, plan, place(plan, out, exact=recipe.kind == "audit"))
+
+
+def place(plan: Plan, out: Path, exact: bool) -> Path:
+    """The folder of a plan's run, which plans of more or fewer rounds share.
+
+    An audit wants the model as it is after its own last round (`exact`), so it shares no longer run. Its folder then
+    has a name of its own, as had every run of earlier versions; where there is one it is used.
+    """
+
+    def named(told: str) -> Path:
+        return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{told}" / f"seed{plan.run.seed}"
+
+    own, shared = named(fingerprint(plan)), named(lineage(plan))
+    return own if own.exists() or (exact and rounds_in(shared) != plan.run.rounds) else shared
+
+
+def rounds_in(folder: Path) -> int | None:
+    """What the plan in a run folder asks for, if there is one."""
+    try:
+        return load_plan(folder).run.rounds
+    except UserError:
+        return None
+
+
+def longest(wanted: Iterable[Cell]) -> dict[Path, Plan]:
+    """What is to be run: of cells that share a folder the plan with the most rounds, which has the others in it."""
+    plans: dict[Path, Plan] = {}
+    for cell in wanted:
+        if cell.folder not in plans or cell.plan.run.rounds > plans[cell.folder].run.rounds:
+            plans[cell.folder] = cell.plan
+    return plans
+
+
+def lineage(plan: Plan) -> str:
+    """The fingerprint without the number of rounds: a shorter run is the beginning of a longer one.
+
+    Unless it ends with an evaluation that the longer one would not make.
+    """
+    return fingerprint(plan if plan.run.rounds % plan.run.eval_every else with_rounds(plan, ANY))
 
 
 def fingerprint(plan: Plan) -> str:
@@ -221,8 +261,8 @@ def fingerprint(plan: Plan) -> str:
         default = asdict(method if section == "method" else getattr(usual, section))
         if section not in ASIDE:
             told |= {f"{section}.{key}": value for key, value in table.items() if value != default[key]}
-    for place in QUIET:
-        told.pop(place, None)
+    for name in QUIET:
+        told.pop(name, None)
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -10,7 +10,6 @@ drawn, and counts as dropped, until it is back.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import secrets
 import time
@@ -69,7 +68,7 @@ def serve(grid: Grid, folder: Path) -> Record:
     with locked(folder):
         experiment, attempt = started(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
-        same = {"plan": hashlib.sha256(plan.decisive().encode()).hexdigest(), "experiment": experiment}
+        same = {"plan": plan.digest, "experiment": experiment}
         start, history = newest(folder, same, choose_device(plan.machine.device))
         if start is not None:
             notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")

@@ -80,12 +80,20 @@ def load(folder: Path) -> Found:
     plan = planning.check(planning.read(folder / PLAN))
     text = (folder / PLAN).read_text(encoding="utf-8-sig")
     summary: Record | None = None
-    if (folder / summaries.NAME).exists():
+    if (folder / summaries.NAME).exists() and not continued(folder, plan):
         summary, records = summaries.finished(folder)
     else:
         records = so_far(folder / ROUNDS)
     check(records)
     return Found(folder, plan, text, records, summary)
+
+
+def continued(folder: Path, plan: Plan) -> bool:
+    """Whether it was finished once, with fewer rounds than it is to have now."""
+    try:
+        return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
+    except DamagedError:
+        return False
 
 
 def so_far(path: Path) -> list[Record]:
