@@ -86,8 +86,8 @@ def project(model: nn.Module, w: Tensor, aux: Auxiliary, s: Settings) -> Tensor:
 
 
 def train(model: nn.Module, w: Tensor, target: Tensor | None, data: Data, order: Generator, s: Settings) -> Tensor:
-    """One epoch of the client's SGD on L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖²."""
-    velocity, sizes = torch.zeros_like(w), [p.numel() for p in model.parameters()]
+    """One epoch of the client's SGD on L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w̃ once there is one."""
+    w, velocity, sizes = w if target is None else target, torch.zeros_like(w), [p.numel() for p in model.parameters()]
     for rows in torch.randperm(len(data[1]), generator=order).split(s.batch):
         g = gradient(model, w, data[0][rows], data[1][rows])
         if target is not None:  # λ_j d_j, λ_j = λ/max(‖d_j‖, ε); with ε = η_l·λ one plain step never goes past w̃_j

@@ -8,7 +8,7 @@
 Numbered details:
 1. The inequality between λ, μ, L and N is evaluated as printed. It has no B, and a term 1/(λN); the steps of the proof
    before it have B², and lead to a term without N. So `bound` carries all terms through anew.
-2. γ is relative to ‖∇h_i‖ at w^t, where training starts, and not at w̃, as in the paper.
+2. γ is relative to ‖∇h_i‖ at w̃, where training starts, as in the paper's definition.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def bound(problem: Smooth, lam: float, seen: Trace) -> float:
     """(Δ/T + S σ_d²)/D, what the theorem's proof gives for min ‖∇L‖² when B², γ and all means are carried through.
 
     From w⁺ − w = −(∇L + r)/λ follows L(w⁺) ≤ L(w) − ‖∇L‖²/2λ + ‖r‖²/2λ for λ ≥ L, with r the mean of
-    ∇L_i(w_i⁺) − ∇L_i(w), of λη∇L̃_i, and of −∇h_i(w_i⁺). In this, ‖w_i⁺ − w‖ ≤ (1+γ)/μ · ‖∇h_i(w)‖ by strong convexity,
-    ‖∇h_i(w)‖² ≤ 2‖∇L_i‖² + 2λ²η²‖∇L̃_i‖², and ‖∇L̃_i‖² ≤ 2‖∇L‖² + 2σ_d². Infinite where D is not positive.
+    ∇L_i(w_i⁺) − ∇L_i(w), of λη∇L̃_i, and of −∇h_i(w_i⁺). In this, ‖w_i⁺ − w‖ ≤ (‖∇h_i(w_i⁺)‖ + ‖∇h_i(w)‖)/μ by strong
+    convexity, ‖∇h_i(w_i⁺)‖ ≤ γ‖∇h_i(w̃)‖, both ‖∇h_i(w)‖² and ‖∇h_i(w̃)‖² = ‖∇L_i(w̃)‖² are at most
+    2‖∇L_i‖² + 2λ²η²‖∇L̃_i‖², and ‖∇L̃_i‖² ≤ 2‖∇L‖² + 2σ_d². Infinite where D is not positive.
     """
     mu, e = lam - problem.L_minus, 1 / seen.T  # e = λ²η²
     c = (problem.L * (1 + seen.gamma) / mu) ** 2 + seen.gamma**2

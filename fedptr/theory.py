@@ -117,6 +117,7 @@ def theorem_method(name: str, problem: Smooth, lam: float, T: int) -> FedAvg:
     settings: dict[str, Any] = {
         "weighting": "uniform", "regulariser": "fixed", "lam": lam, "K": 1, "eta": eta, "dsa": False,
         "m": M, "warmup": "early", "H": 5, "R": 2, "ipc": 2, "mtt_every": 10,
+        "mtt_max_loss": 1e9,  # the theorem takes any auxiliary data, and answers for it with σ_d
         "beta": M / 2 * (1 / lam + eta), "lr_beta": 0.0, "lr_img": problem.lr_img,
     }  # fmt: skip
     return FedPTR(**settings) if name == "fedptr" else FedPTRS(**settings)

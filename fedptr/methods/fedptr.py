@@ -1,9 +1,9 @@
-"""FedPTR: every client projects the next global model and pulls its training towards it.
+"""FedPTR: every client projects the next global model, starts its training there and pulls it towards there.
 
     x   global model w^t          D̃_i   the client's auxiliary dataset (images, labels, β)          w̃   projected model
 
 A round on client i:  D̃_i ← MTT(w^{t−m}, w^t, D̃_i);  w̃ ← K steps of gradient descent from w^t on D̃_i;
-w_i ← minimise L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w^t.  The server is FedAvg's. D̃_i never leaves its client.
+w_i ← minimise L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w̃.  The server is FedAvg's. D̃_i never leaves its client.
 The two halves are in `fedptr.trajectory` (learning D̃_i) and `fedptr.projected` (w̃ and the pull).
 """
 
@@ -23,7 +23,7 @@ from fedptr.task import State
 @dataclass(frozen=True)
 class FedPTR(Projected, FedAvg):
     name: ClassVar[str] = "fedptr"
-    idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: λ_j(w_j − w̃_j)"
+    idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: from w̃, λ_j(w_j − w̃_j)"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
     cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "m+1, D̃", "server keeps": "0"}
 

@@ -1,8 +1,8 @@
-"""FedPTR's pull without its auxiliary data: towards the straight line through two global models. A control.
+"""FedPTR without its auxiliary data: w̃ is on the straight line through two global models. A control.
 
     x   global model w^t          w̃   w^t + r·(w^t − w^{t−m})/m, for r = 1 the next step if nothing changed
 
-The same pull, strength and warm-up as FedPTR, so whatever FedPTR gains over this comes from its learned data. The
+The same start, pull and warm-up as FedPTR, so whatever FedPTR gains over this comes from its learned data. The
 server keeps the last m+1 models and sends w̃; clients that keep the models they saw could do the same by themselves.
 With r = 0 there is no projection at all, and only the pull is left: towards the model that training began with.
 """
@@ -28,7 +28,7 @@ class FedPTRLinear(Pull, FedAvg):
     reach: float = setting(1.0, "how far it is extended, r, in rounds; 0 = not at all: towards the global model", ge=0)
 
     name: ClassVar[str] = "fedptr-linear"
-    idea: ClassVar[str] = "FedPTR's pull towards a plain extrapolation of the trajectory; no auxiliary data"
+    idea: ClassVar[str] = "FedPTR from a plain extrapolation of the trajectory; no auxiliary data"
     cite: ClassVar[str] = "a control of this library; the pull is of Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
     cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "m+1"}
 
