@@ -103,18 +103,19 @@ def matched(records: list[Record]) -> Record:
     """How FedPTR's matchings ended, where there were any."""
     parts = [part for record in records for part in (record.get("server", {}), *record["clients"])]
     losses = [loss for part in parts if (loss := part.get("match_after")) is not None and math.isfinite(loss)]
-    return {"matching": {"times": len(losses), "loss": statistics.median(losses)}} if losses else {}
+    skipped = int(sum(part.get("projection_skipped", 0) for part in parts))
+    return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": skipped}} if losses else {}
 
 
 def advise(summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
-        beta, eta = (called(get(summary["method"]), name) for name in ("beta", "eta"))
+        beta = called(get(summary["method"]), "beta")
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         notice(
-            f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; try a "
-            f"smaller method.{beta} and method.{eta}"
+            f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "
+            f"{matching['skipped']} projections were left out; try --set method.{beta}=auto --set method.lr_img=auto"
         )
 
 

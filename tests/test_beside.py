@@ -77,8 +77,10 @@ def test_each_has_its_own_settings(name: str) -> None:
 
 def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for name, beta in (("fedptr", "beta"), ("scaffold+ptr", "beta"), ("fedavgm+ptr", "ptr_beta")):
-        advise({"method": name, "matching": {"loss": 1.5, "times": 2}})
-        assert f"try a smaller method.{beta} and method.eta\n" in capsys.readouterr().err
+        advise({"method": name, "matching": {"loss": 1.5, "times": 2, "skipped": 2}})
+        said = capsys.readouterr().err
+        assert "2 projections were left out" in said
+        assert f"try --set method.{beta}=auto --set method.lr_img=auto\n" in said
 
 
 def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
