@@ -110,6 +110,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
     sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
     sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with so many seeds (default 3)")
+    sub.add_argument(
+        "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; more can follow"
+    )
     sub.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: cores, or 1)")
     sub.add_argument("--no-runs", action="store_true", help="write the tables of what is finished, and start nothing")
     sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")

@@ -110,7 +110,8 @@ def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching,
     losses: list[float] = []
     here: Place | None = None  # the last place from which it was sound to go on
     for _ in range(how.H):
-        steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
+        if first is None or not how.careful:  # who compares losses, compares them under the same random draw
+            steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
         if first is None:
             first, aux = steps, paced(task, start, end, aux, steps) if how.pace else aux
         there = Place(aux, *meta_gradient(task, start, end, aux, steps))

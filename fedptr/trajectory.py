@@ -16,7 +16,8 @@ Numbered details (the paper leaves most of these open; each is a field):
    begin at a loss of 1 or more, because the trajectory has changed its pace, β is found in the same way again.
 6. `lr_img = "auto"` makes outer steps careful. A step that raises the loss is taken back and tried again a third as
    long; after any other the next is longer by half. Both step sizes begin at MTT's; the factor is carried over rounds.
-   No step changes the images by more than 1, their own size, on average.
+   No step changes the images by more than 1, their own size, on average, and all of one matching see the same
+   augmentations, so that their losses can be compared.
 7. A set whose matching ends at `mtt_max_loss` or more mimics nothing, so nothing is projected with it until a later
    matching does better.
 """

@@ -27,12 +27,11 @@ Made = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Made:
+def make() -> Made:
     """Runs a part of a recipe, two methods on digits, with another number of rounds; gives its reproduce.json."""
 
     def reproduce(out: Path, rounds: int, *more: str, code: int = 0) -> dict[str, Any]:
-        monkeypatch.setattr("fedptr.reproduce.command.load", lambda name: with_rounds(recipes.load(name), rounds))
-        assert smoke(NAME, out, "--seeds", "1", "--only", "once", *more) == code
+        assert smoke(NAME, out, "--seeds", "1", "--only", "once", "--rounds", str(rounds), *more) == code
         return dict(json.loads((out / NAME / "reproduce.json").read_text()))
 
     return reproduce

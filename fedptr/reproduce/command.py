@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -35,9 +36,9 @@ from fedptr.speed import cores
 def reproduce(args: argparse.Namespace) -> int:
     if args.list or not args.recipe:
         return listing()
-    if args.seeds < 1 or args.jobs < 0:
-        raise UserError("--seeds and --jobs must be at least 1")
-    whole = load(args.recipe)
+    if args.seeds < 1 or args.jobs < 0 or args.rounds < 0:
+        raise UserError("--seeds, --jobs and --rounds must be at least 1")
+    whole = replace(load(args.recipe), rounds=args.rounds)
     recipe = whole.narrowed(tag.strip() for tag in args.only.split(",")) if args.only else whole
     out = Path(args.out or f"reproduced/{args.scale}")
     if recipe.kind == "splits":

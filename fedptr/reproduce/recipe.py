@@ -68,6 +68,7 @@ class Recipe:
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)  # what all columns share
+    rounds: int = 0  # asked for instead of the scale's; 0 = as the scale has it
 
     @property
     def measure(self) -> str:
@@ -93,7 +94,8 @@ class Recipe:
             parts += [less["set"], *(less.get("tags", {}).get(tag, {}) for tag in row.tags)]
             parts += [self.scales.get(scale, {})]
         tables: Tables = copy.deepcopy(known["plan"])
-        for part in [*parts, column.set, {"run.seed": seed}]:
+        asked = {"run.rounds": self.rounds} if self.rounds else {}
+        for part in [*parts, column.set, asked, {"run.seed": seed}]:
             lay(tables, part)
         return tables
 
