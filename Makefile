@@ -5,10 +5,12 @@ PEERS ?= benchmarks/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
+DEMO := fedavg,fedprox,scaffold,feddyn,feddc,fedptr,fedptr-s,fedptr-linear
+
 .PHONY: demo test lint data browser soak parity oracle docs bench example-hospitals clean
 
 demo: $(VENV)/.core
-	$(BIN)/fedptr compare examples/demo.toml --out runs/demo --force
+	$(BIN)/fedptr compare examples/demo.toml --methods $(DEMO) --out runs/demo --force
 
 test: $(VENV)/.test data browser lint
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadgroup --durations 15
