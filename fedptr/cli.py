@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
     run = add(commands, "run", "train one method", OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     run.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
-    run.add_argument("--with", dest="beside", choices=("ptr",), help="add FedPTR's pull: the method NAME+ptr")
+    run.add_argument("--with", dest="beside", choices=("ptr",), help="add FedPTR: the method NAME+ptr")
     results(run)
     tracked(run)
 
