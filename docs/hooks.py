@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
+from fedptr.pull import Pull
 from fedptr.reproduce.tables import bars
 from fedptr.settings import describe
 
@@ -89,12 +90,13 @@ def sentence(text: str) -> str:
 
 
 def rule(name: str) -> str:
-    """A method's local step, and the server's where it is not the mean."""
+    """Where a method starts if not at x, its local step, and the server's where it is not the mean."""
     local, server = rules().get(name, ("see its code", ""))
+    start = "w ← w̃, the projected model\n" if issubclass(all_methods()[name], Pull) else ""
     if server:
         direction, comma, where = local.partition(", ")
         return f"w ← w − η_l · ({direction}){comma}{where}\n{server}"
-    return f"w ← w − η_l · (∇L_i(w) + pull)\npull = {local.replace('–', '0')}"
+    return f"{start}w ← w − η_l · (∇L_i(w) + pull)\npull = {local.replace('–', '0')}"
 
 
 def rules() -> dict[str, tuple[str, str]]:

@@ -83,6 +83,7 @@ def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
     assert "w ← w − η_l" in text
     assert all(f"<code>{setting}</code>" in text for setting in (f.name for f in fields(method)))
     assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
+    assert ("w ← w̃, the projected model" in text) == name.startswith("fedptr")
     if name in ("scaffold", "fedptr"):
         assert text.count("<li>") >= 4, "the numbered details are a list"
 
@@ -99,6 +100,21 @@ def test_what_was_not_measured_is_marked(site: Path) -> None:
 def cells_of(path: Path, column: str) -> list[dict[str, Any]]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return [cell for cell in cells if cell["column"] == column and "mean" in cell]
+
+
+# What its pages name
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_what_a_page_names_is_there(page: str) -> None:
+    """Settings of methods, recipes, and files in results/."""
+    text = re.sub(r"<!--.*?-->", "", (DOCS / page).read_text(encoding="utf-8"))
+    known = {f.name for method in all_methods().values() for f in fields(method)} | {"NAME"}
+    if page != "add-method.md":  # which makes a method of its own
+        assert set(re.findall(r"(?<!-)\bmethod\.([A-Za-z_]+)", re.sub(r"\$ .*\n.*", "", text))) <= known
+    named = re.findall(r"\brecipe `([\w-]+)`", text) + re.findall(r"fedptr reproduce ([a-z][\w-]*)", text)
+    assert not [name for name in named if not (ROOT / "fedptr" / "recipes" / f"{name}.toml").exists()]
+    assert not [path for path in re.findall(r"\bresults/[\w./-]*\w", text) if not (ROOT / path).exists()]
 
 
 # The code on its pages
