@@ -56,7 +56,7 @@ class Setting:
 
 SETTINGS = [
     Setting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
-    # Cheaper; what these and others cost in accuracy, and which we recommend, is in docs/speed.md.
+    # Cheaper; the recipe `tradeoff` is for what such settings cost in accuracy.
     Setting("S: H=3; clients: H=4, every 4 rounds", FedPTRS(H=3), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
 ]
 

@@ -2,7 +2,8 @@
 
     D̃_i   learned as in FedPTR          μ   strength of the pull towards the global model
 
-The auxiliary images join the local ones after warm-up: concatenated, shuffled together, not augmented. The paper does
+The auxiliary images join the local ones after warm-up, in rounds whose matching did not fail: concatenated, shuffled
+together, not augmented. The paper does
 not say how it weighted them nor which μ it used; FedPTR's λ = 0.05 is taken. Until then this is FedAvg.
 """
 
@@ -38,7 +39,8 @@ class Naive(Trajectory, FedAvg):
         return {**msg, **log}, client
 
     def data(self, msg: State, client: State, site: Site) -> Samples:
-        return site.samples.joined(client["X"], client["y"]) if self.warm(client) else site.samples
+        joined = self.warm(client) and self.mimics(client)
+        return site.samples.joined(client["X"], client["y"]) if joined else site.samples
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
         return self.mu * (w - msg["x"]) if self.warm(client) else None
