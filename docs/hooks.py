@@ -209,7 +209,7 @@ def number(cell: dict[str, Any]) -> str:
     """Of how many seeds it is stands beside it where that is not as many as for the others."""
     n = len(cell["accuracies"])
     few = f" [{n}]" if n < len(cell["folders"]) else ""
-    return f"{cell['mean']:.1f}" + (f" ± {cell['ci95']:.1f}" if n > 1 else "") + few
+    return f"{cell['mean']:.1f}" + ("" if cell["ci95"] is None else f" ± {cell['ci95']:.1f}") + few
 
 
 def theirs(cell: dict[str, Any]) -> str:
@@ -219,6 +219,6 @@ def theirs(cell: dict[str, Any]) -> str:
 def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     if cell["column"] == data["reference"] or cell["gap"] is None:
         return "–"
-    several = f" ± {cell['gap_ci95']:.1f}" if len(cell["accuracies"]) > 1 else ""
+    several = "" if cell["gap_ci95"] is None else f" ± {cell['gap_ci95']:.1f}"
     paper = f" ({cell['paper_gap']:+z.1f}), {cell['verdict']}" if cell["paper_gap"] is not None else ""
     return f"{cell['gap']:+z.1f}{several}{paper}"

@@ -16,8 +16,8 @@ from fedptr.reproduce.recipe import cells, load
 def test_a_legend_stays_within_its_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load(name)
     wanted = list(cells(recipe, "smoke", 1, Path()))
-    rounds = [{"round": t, "test_accuracy": 0.1 * t} for t in (1, 2)]
-    summary = {"accuracy": 0.2, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": 2}
+    rounds = [{"round": t, "test_accuracy": 0.1 * t} for t in range(1, 6)]  # as many as the scale has
+    summary = {"accuracy": 0.2, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": len(rounds)}
     outcome = gather(recipe, "smoke", 1, wanted, {cell.folder: (summary, rounds) for cell in wanted}, {})
     made: list[Any] = []
     monkeypatch.setattr(figures, "saved", lambda figure, path: made.append(figure) or [])

@@ -92,8 +92,9 @@ def test_of_cells_that_share_a_run_the_longest_is_run(
     columns = [recipes.Column(f"{n} rounds", {**recipe.columns[0].set, "run.rounds": n}) for n in (2, 5, 3)]
     rows = [replace(row, paper=(None,) * 3) for row in recipe.rows]
     several = replace(recipe, columns=tuple(columns), rows=tuple(rows), reference="2 rounds")
-    monkeypatch.setattr("fedptr.reproduce.command.load", lambda name: several)
-    assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("fedptr.reproduce.command.load", lambda name: several)
+        assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
     assert [runner.load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
     found = json.loads((tmp_path / "all" / NAME / "reproduce.json").read_text())["cells"]
     for cell, rounds in zip(found, (2, 5, 3), strict=True):
