@@ -66,6 +66,8 @@ def test_the_papers_own_settings() -> None:
     assert row.paper[:7] == (32.95, 32.87, 37.46, 36.82, 37.57, 37.49, 38.21)
     assert not reduced(recipe, "paper")
     assert reduced(recipe, "cpu")["model.width"] == ([128], [32])
+    assert reduced(recipes.replace(recipe, rounds=60), "cpu")["run.rounds"] == ([200, 400, 1000], [60])
+    assert reduced(load("figure5"), "cpu")["method.name"] == (["fedptr"], ["fedptr-s"]), "it is said"
 
 
 def test_what_a_column_is_about_is_not_reduced() -> None:

@@ -273,7 +273,8 @@ def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]
     changed: dict[str, tuple[list[Any], list[Any]]] = {}
     for row in recipe.rows:
         for column in recipe.columns:
-            theirs, ours = (asdict(recipe.plan(row, column, s, 0)) for s in ("paper", scale))
+            theirs = replace(recipe, rounds=0).plan(row, column, "paper", 0).tables()
+            ours = recipe.plan(row, column, scale, 0).tables()
             for section in theirs:
                 if section in ASIDE:
                     continue
