@@ -50,7 +50,7 @@ def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
     @dataclass(frozen=True)
     class Beside(Projected, base):  # type: ignore[misc, valid-type]
         name = f"{base.name}{PTR}"
-        idea = f"{base.idea.partition(': ')[0]}, with FedPTR's pull beside"
+        idea = f"{base.idea.partition(': ')[0]}, with FedPTR beside"
         cite = f"{base.cite}; {FedPTR.cite}"
         cost = {  # noqa: RUF012
             **base.cost,

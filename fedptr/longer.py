@@ -1,7 +1,7 @@
 """Another number of rounds for a run that is there: what changes in its folder, so that it goes on to the new end.
 
 A run of N rounds is the beginning of a longer one: nothing that is computed in a round depends on how many there will
-be. Only the plan does, and the checkpoints know the plan they are of. So they are sealed anew first, for the new plan
+be. Only the plan does, and the checkpoints know the plan they are of. So they are sealed again first, for the new plan
 and for the one before, and plan.toml is replaced after that: a kill at any instant leaves a folder that `fedptr resume`
 goes on with, to the old end or to the new one. The summary and the weights stay as they are until the new ones come.
 """

@@ -28,9 +28,9 @@ from fedptr.task import Batch, Task
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
 KEPT = 16  # student steps whose models are all kept
+ROOM = 400e6  # bytes for what else is kept of them
 RISE, GROW, CUT = 1.1, 1.5, 1 / 3  # of careful steps: a loss this much higher is a step too far; longer, shorter steps
 PACES = (1.0, 0.5, 0.25)  # see `paced`
-ROOM = 400e6  # bytes for what else is kept of them
 
 
 class Auxiliary(NamedTuple):
@@ -151,8 +151,8 @@ def at_rest(aux: Auxiliary) -> Auxiliary:
 def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]) -> Auxiliary:
     """With a β that suits the trajectory's length, unless the student gets nearer to its end with the one there is.
 
-    R steps along the first gradient would be as long as the trajectory, half or a quarter as long: what the student
-    fares best with.
+    R steps of it along the first gradient are as long as the trajectory, half or a quarter as long, whichever brings
+    the student nearest to the end.
     """
     span = (end - start).norm()
 
@@ -163,8 +163,9 @@ def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[St
         return aux
     g, _ = task.grad(start, steps[0].batch(aux.X, aux.y))
     whole = (span / (len(steps) * g.norm())).to(aux.beta)
-    found = [beta for part in PACES if bool((beta := part * whole).isfinite()) and math.isfinite(missed(beta))]
-    return aux._replace(beta=min(found, key=missed).clamp(min=BETA_FLOOR)) if found else aux
+    tried = {part: missed(part * whole) for part in PACES} if bool(whole.isfinite()) else {}
+    sound = {part: miss for part, miss in tried.items() if math.isfinite(miss)}
+    return aux._replace(beta=(min(sound, key=sound.__getitem__) * whole).clamp(min=BETA_FLOOR)) if sound else aux
 
 
 def stalled(losses: list[float], part: float) -> bool:

@@ -37,19 +37,7 @@ from fedptr.settings import setting
 from fedptr.site import Site
 from fedptr.task import State
 
-MEMORY = (
-    "X",
-    "y",
-    "beta",
-    "X_velocity",
-    "beta_velocity",
-    "trail",
-    "gain",
-    "seen",
-    "matched",
-    "loss",
-)  # what an owner keeps
-
+MEMORY = (*Auxiliary._fields, "trail", "seen", "matched", "loss")  # what an owner keeps
 MTT_LR_IMG = 1000.0  # of the MTT paper's code
 
 
@@ -81,6 +69,11 @@ class Trajectory:
     carry_beta: bool = setting(True, "keep the learned β for the next matching")
     carry_momentum: bool = setting(False, "keep the matching optimisers' momentum too")
 
+    @property
+    def first_beta(self) -> float:
+        """0 = not known before there is a trajectory."""
+        return 0.0 if self.beta == "auto" else self.beta
+
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
         if self.dsa and len(site.task.shape) != 3:
@@ -90,7 +83,7 @@ class Trajectory:
         return {
             "X": X,
             "y": y,
-            "beta": x.new_tensor(0.0 if self.beta == "auto" else self.beta),  # 0 = not known yet
+            "beta": x.new_tensor(self.first_beta),
             "X_velocity": torch.zeros_like(X),
             "beta_velocity": x.new_zeros(()),
             "gain": x.new_ones(()),
@@ -129,7 +122,7 @@ class Trajectory:
         if not self.carry_momentum:
             aux = at_rest(aux)
         if not self.carry_beta:
-            aux = aux._replace(beta=torch.full_like(aux.beta, 0.0 if self.beta == "auto" else self.beta))
+            aux = aux._replace(beta=torch.full_like(aux.beta, self.first_beta))
         aux, report = match(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
         log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
         log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}

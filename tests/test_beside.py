@@ -1,4 +1,4 @@
-"""FedPTR's pull beside another method: with nothing of one of the two it is the other, to the bit."""
+"""FedPTR beside another method: with nothing of one of the two it is the other, to the bit."""
 
 from __future__ import annotations
 

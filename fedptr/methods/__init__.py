@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `meth
     from fedptr.methods.naive import Naive as Naive
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
-PTR = "+ptr"  # NAME+ptr: with FedPTR's pull beside the method's own
+PTR = "+ptr"  # NAME+ptr: the method with FedPTR beside it
 ALSO = {"fedacg": "fedagm"}  # names that the same method has elsewhere
 # The paper's order, for tables; others follow by name.
 PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
@@ -70,7 +70,7 @@ def missing(what: str, name: str) -> UserError:
 
 @functools.cache
 def get(name: str) -> type[FedAvg]:
-    """A method by its name; `NAME+ptr` has FedPTR's pull beside its own."""
+    """A method by its name; `NAME+ptr` is NAME with FedPTR beside it."""
     if not known(name):
         raise missing(name, name)
     method = all_methods()[name.removesuffix(PTR)]
