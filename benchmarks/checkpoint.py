@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from fedptr.checkpoint import Store
-from fedptr.federation import Run
-from fedptr.states import States
+from fedptr.core.client_states import States
+from fedptr.core.federation import Run
+from fedptr.runs.checkpoint import Store
 
 SIZE, COHORT, REPEATS = 20_000, 10, 15
 
@@ -40,9 +40,9 @@ def seconds(clients: int, folder: Path) -> float:
 
 
 def rounds() -> tuple[float, float]:
-    from fedptr.experiment import prepare
-    from fedptr.plan import check
-    from fedptr.runner import execute
+    from fedptr.runs.experiment import prepare
+    from fedptr.runs.plan import check
+    from fedptr.runs.runner import execute
 
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(5):

@@ -24,16 +24,16 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fedptr.checkpoint import Store
-from fedptr.experiment import prepare
-from fedptr.federation import Rounds, federate
-from fedptr.folder import CHECKPOINTS
-from fedptr.history import History
-from fedptr.plan import Plan, check
-from fedptr.record import nbytes
-from fedptr.runner import identity, load_plan, resume
-from fedptr.states import States
-from fedptr.summary import peak_memory
+from fedptr.core.client_states import States
+from fedptr.core.federation import Rounds, federate
+from fedptr.core.round_record import nbytes
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.experiment import prepare
+from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.plan import Plan, check
+from fedptr.runs.rounds_file import History
+from fedptr.runs.runner import identity, load_plan, resume
+from fedptr.runs.summary import peak_memory
 
 FEW, MANY, COHORT = 100, 10_000, 10
 SAMPLES, TESTS = 5, 200  # images of a client, and of the test set
@@ -115,7 +115,7 @@ def child(folder: Path) -> None:
 
     torch.set_num_threads(1)
     sys.stdin.readline()
-    with mock.patch("fedptr.summary.reset_peak_memory"):  # from the start, not from the first round
+    with mock.patch("fedptr.runs.summary.reset_peak_memory"):  # from the start, not from the first round
         resume(load_plan(folder), folder, show)
     print(peak_memory(), flush=True)
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from federation_lab import federation
 from test_deploy_real import in_process, moving, plan_for
 
-from fedptr.experiment import prepare
+from fedptr.runs.experiment import prepare
 
 METHODS = ("fedavg", "scaffold", "fedptr", "mime")  # mime asks its clients a question first
 

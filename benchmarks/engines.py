@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from timing import ratios, spread
 
+from fedptr.core.federation import Run, Visits, federate, visit_all
 from fedptr.engines.ray import Workers
-from fedptr.experiment import Experiment, prepare
-from fedptr.federation import Run, Visits, federate, visit_all
-from fedptr.plan import Plan, check
+from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.plan import Plan, check
 
 TURNS = 8
 SHARED: dict[str, Any] = {"run": {"rounds": 1000, "eval_every": 1000}, "machine": {"engine": "ray", "compile": "off"}}

@@ -24,15 +24,15 @@ from scale import Scale
 from timing import Times, interleaved, ratios, spread
 from work import photos
 
-from fedptr.federation import Run
-from fedptr.local import Local
-from fedptr.matching import Auxiliary, Matching, arrival, draw_steps, project
+from fedptr.core.federation import Run
+from fedptr.core.local_training import Local
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
-from fedptr.samples import Samples
-from fedptr.task import Classification
-from fedptr.trajectory import MTT_LR_IMG
+from fedptr.methods.ptr.matching import Auxiliary, Matching, arrival, draw_steps, project
+from fedptr.methods.ptr.trajectory import MTT_LR_IMG
 
 IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2
 Method = FedPTRS | FedPTR

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from results import Goal, Row, row
 from scale import Scale
 
-from fedptr.summary import peak_memory, reset_peak_memory
+from fedptr.runs.summary import peak_memory, reset_peak_memory
 
 
 def peak(who: str, width: int, R: int, images: int) -> int:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from work import network, photos
 
+from fedptr.core.samples import Samples
 from fedptr.methods.fedavg import FedAvg
-from fedptr.samples import Samples
 
 CLIENTS, TOLERANCE = 10, 0.02
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "{script}"]

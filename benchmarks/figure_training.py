@@ -15,7 +15,7 @@ from timing import PRODUCTS, SIDE, interleaved, ratios, spread
 from torch.utils.data import TensorDataset
 from work import forward_flops, network, photos
 
-from fedptr.samples import Samples
+from fedptr.core.samples import Samples
 
 NOTE = "operations of convolutions and the linear layer, three times the forward pass's"
 

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedptr import plan as planning
-from fedptr.experiment import Experiment, prepare
-from fedptr.federation import federate
-from fedptr.keys import Key
+from fedptr.core.federation import federate
+from fedptr.core.randomness import Key
+from fedptr.core.round_record import cosine
+from fedptr.core.site import Site
 from fedptr.methods.fedptr_s import FedPTRS
-from fedptr.record import cosine
-from fedptr.site import Site
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import Experiment, prepare
 
 DATA, RATES, METHODS = ("cifar10", "fashion-mnist"), (0.01, 0.1), ("fedavg", "scaffold", "feddyn", "fedagm")
 SERVERS = {

@@ -1,4 +1,4 @@
-"""The memory a run is estimated to need, beside what it takes; tunes the factors in fedptr/memory.py.
+"""The memory a run is estimated to need, beside what it takes; tunes the factors in fedptr/compute/memory_estimate.py.
 
     python benchmarks/memory.py            prints the table; about ten minutes
 
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedptr import memory, samples
+from fedptr.compute import memory_estimate
+from fedptr.compute.choose import fast
+from fedptr.core import samples
+from fedptr.core.federation import federate, last
 from fedptr.data.dataset import Dataset
-from fedptr.experiment import make_task
-from fedptr.federation import federate, last
-from fedptr.plan import check
-from fedptr.speed import fast
-from fedptr.summary import peak_memory, reset_peak_memory
+from fedptr.runs.experiment import make_task
+from fedptr.runs.plan import check
+from fedptr.runs.summary import peak_memory, reset_peak_memory
 
 Case = dict[str, Any]
 PHOTO, DIGIT = (3, 32, 32), (1, 8, 8)
@@ -82,7 +83,9 @@ def cases() -> dict[str, Case]:
     return found
 
 
-def measure(shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any) -> tuple[memory.Estimate, int]:
+def measure(
+    shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any
+) -> tuple[memory_estimate.Estimate, int]:
     """Estimated and measured."""
     torch.set_num_threads(1)
     plan, cut, channels = check(plan), clients * n, shape[0]
@@ -97,7 +100,7 @@ def measure(shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any)
     before = peak_memory()
     last(federate(plan.method, task, parts, test, plan.run, plan.local))
     peak = peak_memory() - before
-    return memory.estimate(plan, memory.footprint(task), 10, [n] * clients, tests), peak
+    return memory_estimate.estimate(plan, memory_estimate.footprint(task), 10, [n] * clients, tests), peak
 
 
 def table() -> None:
@@ -105,7 +108,7 @@ def table() -> None:
     for name, asked in cases().items():
         command = [sys.executable, __file__, json.dumps(asked)]
         answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        needed, peak = memory.Estimate(**answer["estimate"]), answer["peak"]
+        needed, peak = memory_estimate.Estimate(**answer["estimate"]), answer["peak"]
         row = f"{needed.total / 1e6:.0f} | {peak / 1e6:.0f} | {needed.total / peak:.2f}"
         print(f"| {name} | {needed.most[0]} | {row} |", flush=True)
 

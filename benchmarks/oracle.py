@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import State
 from fedptr.methods import (
     FedAdagrad,
     FedAdam,
@@ -37,9 +39,7 @@ from fedptr.methods import (
     Scaffold,
 )
 from fedptr.methods.fedavg import FedAvg
-from fedptr.oracle import error, problem
-from fedptr.site import Reply, Site
-from fedptr.task import State
+from fedptr.theory.oracle import error, problem
 
 ROUNDS = {1.0: 150, 0.3: 500}
 

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 from work import CLASSES, SHAPE, network, photos
 
-from fedptr import heap
-from fedptr.blocks import even
-from fedptr.federation import Rounds, Run, federate
-from fedptr.keys import Key
-from fedptr.local import Local, Trained, local_sgd
-from fedptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
+from fedptr.compute import malloc
+from fedptr.compute.blocks import even
+from fedptr.compute.choose import cores
+from fedptr.compute.convnet_cpp import BLOCKS, Winograd
+from fedptr.core.federation import Rounds, Run, federate
+from fedptr.core.local_training import Local, Trained, local_sgd
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.site import Site
+from fedptr.core.task import Batch, Classification
 from fedptr.methods.fedavg import FedAvg
-from fedptr.samples import Samples
-from fedptr.site import Site
-from fedptr.speed import cores
-from fedptr.task import Batch, Classification
-from fedptr.winograd import BLOCKS, Winograd
+from fedptr.methods.ptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
 
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task as a user's long run has it; the one place to change when that changes."""
-    heap.keep()
+    malloc.keep()
     torch.set_num_threads(1)
     return Winograd(network(width).to(dtype), SHAPE, CLASSES, block=even(BLOCKS, [500, 100]), threads=cores())
 

@@ -16,7 +16,7 @@ import torch
 from ours import ours
 from work import photos
 
-from fedptr.task import Batch
+from fedptr.core.task import Batch
 
 IMAGES, SECONDS = 48, 8
 KINDS = {

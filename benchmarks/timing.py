@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedptr.speed import cores
+from fedptr.compute.choose import cores
 
 GEMM = "gemm"
 SIDE, PRODUCTS = 2048, 3

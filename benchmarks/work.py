@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedptr.models import ConvNet
+from fedptr.models.networks import ConvNet
 
 SHAPE, CLASSES = (3, 32, 32), 10
 

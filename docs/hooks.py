@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
-from fedptr.pull import Pull
+from fedptr.methods.ptr.pull import Pull
 from fedptr.reproduce.tables import bars
 from fedptr.settings import describe
 
@@ -114,9 +114,9 @@ def modules(method: type[FedAvg]) -> list[Any]:
     """The method's module, and those of its parts other than FedAvg."""
     found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, object)]
     if any("trajectory" in str(module) for module in found):
-        import fedptr.matching
+        import fedptr.methods.ptr.matching
 
-        found.append(fedptr.matching)
+        found.append(fedptr.methods.ptr.matching)
     return list(dict.fromkeys(found))
 
 

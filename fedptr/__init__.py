@@ -9,24 +9,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedptr import methods as methods
+    from fedptr.core.federation import Rounds as Rounds
+    from fedptr.core.federation import Run as Run
+    from fedptr.core.federation import federate as federate
+    from fedptr.core.local_training import Local as Local
+    from fedptr.core.samples import Samples as Samples
+    from fedptr.core.task import Classification as Classification
     from fedptr.data.load import load as load
     from fedptr.data.partition import SplitPlan as SplitPlan
     from fedptr.data.partition import partition as partition
-    from fedptr.federation import Rounds as Rounds
-    from fedptr.federation import Run as Run
-    from fedptr.federation import federate as federate
-    from fedptr.local import Local as Local
-    from fedptr.samples import Samples as Samples
-    from fedptr.task import Classification as Classification
 
 # Imported when first used: `import fedptr` and `fedptr --help` do not import torch.
 _HOME = {
-    "federate": "federation",
-    "Rounds": "federation",
-    "Run": "federation",
-    "Local": "local",
-    "Samples": "samples",
-    "Classification": "task",
+    "federate": "core.federation",
+    "Rounds": "core.federation",
+    "Run": "core.federation",
+    "Local": "core.local_training",
+    "Samples": "core.samples",
+    "Classification": "core.task",
     "load": "data.load",
     "partition": "data.partition",
     "SplitPlan": "data.partition",

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedptr.cli import main
+from fedptr.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

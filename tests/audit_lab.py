@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedptr.cli import main
+from fedptr.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--model", "mlp", "--width", "32", "--clients", "3", "--set", "machine.threads=1", "--batch", "32"]

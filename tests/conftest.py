@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedptr.cli import main
-from fedptr.federation import Rounds, Run, federate
-from fedptr.keys import Key
-from fedptr.local import Local
+from fedptr.cli.main import main
+from fedptr.core.federation import Rounds, Run, federate
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 from fedptr.methods import all_methods, make
 from fedptr.methods.fedavg import FedAvg
-from fedptr.models import MLP
-from fedptr.privacy import Privacy
-from fedptr.samples import Samples
-from fedptr.task import Classification
+from fedptr.models.networks import MLP
+from fedptr.privacy.differential import Privacy
 
 torch.set_num_threads(1)  # tests run side by side, and one thread is what bit-for-bit is promised for
 

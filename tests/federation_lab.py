@@ -18,9 +18,9 @@ import tomli_w
 import waiting
 
 from fedptr.data.split import Split
-from fedptr.deploy import launch
-from fedptr.deploy.init import Federation, init
-from fedptr.plan import Plan
+from fedptr.engines.flower.setup import launch
+from fedptr.engines.flower.setup.init import Federation, init
+from fedptr.runs.plan import Plan
 
 SLOW = 300.0  # seconds; this machine may be busy, with another federation too
 

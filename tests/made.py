@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedptr import pictures, summary
+from fedptr.atomic_files import write_text
+from fedptr.core.client_states import States
+from fedptr.core.federation import Run
 from fedptr.data.load import load
 from fedptr.data.partition import partition
-from fedptr.federation import Run
-from fedptr.history import History
-from fedptr.plan import Plan, check
-from fedptr.sealed import write_text
-from fedptr.states import States
+from fedptr.runs import auxiliary_pictures, summary
+from fedptr.runs.plan import Plan, check
+from fedptr.runs.rounds_file import History
 
 LAYERS = [f"features.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["classifier.weight"]
 BEST = {"fedavg": 0.86, "fedprox": 0.862, "scaffold": 0.89, "feddyn": 0.94, "feddc": 0.925, "fedptr": 0.91}
@@ -36,8 +36,8 @@ def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds
     last = plan.run.rounds if finished else rounds or plan.run.rounds // 2
     for t in range(1, last + 1):
         history.append(record(plan, t, rng))
-        if pictures.due(plan.output.pictures, t, plan.run.rounds):
-            pictures.save(state(plan, t, rng), dataset, folder / pictures.FOLDER)
+        if auxiliary_pictures.due(plan.output.pictures, t, plan.run.rounds):
+            auxiliary_pictures.save(state(plan, t, rng), dataset, folder / auxiliary_pictures.FOLDER)
     history.close()
     if finished:
         summary.write(folder, summarised(plan, history, split.sha256))

@@ -15,13 +15,13 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
 from fedptr.audit import lira, scores
 from fedptr.audit.examples import choose
-from fedptr.audit.loss import loss_attack
+from fedptr.audit.loss_attack import loss_attack
 from fedptr.audit.metrics import at, best, calibrated, measure
 from fedptr.audit.neighbours import distances
 from fedptr.audit.roc import Ranking, auc, oracle, thinned, tpr_at
 from fedptr.audit.shadows import halves, shadows
 from fedptr.data.split import Split
-from fedptr.plan import check
+from fedptr.runs.plan import check
 
 N = 2000
 MEMBER = np.arange(2 * N) < N

@@ -16,7 +16,7 @@ import pytest
 from audit_lab import QUICK, Capture, _cache, audit, copied, noise, refused, run, saved, stamps  # noqa: F401
 from waiting import until
 
-from fedptr.cli import main
+from fedptr.cli.main import main
 from fedptr.data.split import Split
 
 
@@ -55,7 +55,7 @@ def test_the_jobs_of_a_killed_audit_end_with_it(trained: Path, tmp_path: Path) -
 
     def jobs() -> list[str]:
         found = [path.read_text().split("\0") for path in Path("/proc").glob("[0-9]*/cmdline") if readable(path)]
-        return [word for words in found if "fedptr.reproduce.job" in words for word in words if str(hit) in word]
+        return [word for words in found if "fedptr.jobs.run_job" in words for word in words if str(hit) in word]
 
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         until(lambda: len(jobs()) == 2, "two shadows at a time", 120)

@@ -9,7 +9,7 @@ import conftest
 import pytest
 
 from fedptr.audit.options import SCALES
-from fedptr.cli import main
+from fedptr.cli.main import main
 from fedptr.reproduce.recipe import common, load
 
 

@@ -11,16 +11,16 @@ import tomli_w
 import torch
 from audit_lab import QUICK, Capture, _cache, audit, copied, mislabelled, noise, run, stamps  # noqa: F401
 
-from fedptr import sets
 from fedptr.audit.examples import choose
 from fedptr.audit.scores import phi
 from fedptr.audit.shadows import generator
 from fedptr.audit.target import load
-from fedptr.cli import main
+from fedptr.cli.main import main
 from fedptr.data.split import Split
-from fedptr.plan import LATER, Plan, check, read
-from fedptr.report.page.find import walk
-from fedptr.runner import load_plan
+from fedptr.report.find_runs import walk
+from fedptr.runs import auxiliary_sets
+from fedptr.runs.plan import LATER, Plan, check, read
+from fedptr.runs.runner import load_plan
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_everybodys_start_is_known_when_few_take_part(tmp_path: Path) -> None:
     assert main(["run", *data, *QUICK, *matching, "--out", str(tmp_path / "run")]) == 0
     found = audit(tmp_path / "run", "--attack", "auxiliary")["auxiliary"]
     assert found["owners"] == ["client0", "client1", "client2"]
-    starts = sets.load_starts(tmp_path / "run" / "audit" / "auxiliary" / "real")
+    starts = auxiliary_sets.load_starts(tmp_path / "run" / "audit" / "auxiliary" / "real")
     assert list(starts) == found["owners"]
     last = found["series"]["real"][-1]["starts"]
     assert 40 < last["members"] <= 3 * 10 * 2, "nearly all of two images of ten classes of three clients"
@@ -283,13 +283,13 @@ def test_sets_are_kept_when_asked_for(fedptr_run: Path, tmp_path: Path) -> None:
     plan["output"] |= {"sets": 4}
     (tmp_path / "plan.toml").write_text(tomli_w.dumps(plan))
     assert main(["run", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]) == 0
-    kept = sets.load(tmp_path / "out")
+    kept = auxiliary_sets.load(tmp_path / "out")
     assert list(kept) == [1, 4, 6]
     assert kept[1]["client0"]["X"].shape == (30, 1, 8, 8)
     assert not torch.equal(kept[1]["client0"]["X"], kept[6]["client0"]["X"])
     a, b = (json.loads((folder / "summary.json").read_text()) for folder in (fedptr_run, tmp_path / "out"))
     assert a["weights_sha256"] == b["weights_sha256"], "it decides nothing"
-    assert not sets.load(fedptr_run)
+    assert not auxiliary_sets.load(fedptr_run)
 
 
 # What it builds on

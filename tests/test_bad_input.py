@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedptr import cli
+from fedptr.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--rounds", "1", "--set", "method.H=1", "--set", "method.R=2", "--set", "machine.threads=1", "--out", "out"]
@@ -30,7 +30,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(capsys: Capture, *argv: str) -> str:
     """The one sentence of a command that must be refused, before it writes anything."""
     before = sorted(p for p in Path().rglob("*") if "__pycache__" not in p.parts)
-    assert cli.main(list(argv)) == 2
+    assert main.main(list(argv)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("fedptr: ")
@@ -149,7 +149,7 @@ def test_splits_of_few_samples(argv: list[str], words: str, capsys: Capture) -> 
 def test_more_clients_than_samples_is_no_mistake_if_they_may_be_empty() -> None:
     save()
     small = ["--model", "mlp", "--width", "4", "--clients", "60", "--min-size", "0", "--set", "method.ipc=1"]
-    assert cli.main(["run", "--dataset", "own.npz", *small, *QUICK, "--rounds", "4"]) == 0
+    assert main.main(["run", "--dataset", "own.npz", *small, *QUICK, "--rounds", "4"]) == 0
 
 
 def picture(path: str, size: tuple[int, int] = (8, 8)) -> None:
@@ -291,7 +291,7 @@ def test_own_models(case: str, capsys: Capture) -> None:
 def test_second_derivatives_are_asked_for_by_matching_only(case: str) -> None:
     module = f"once_{case.replace(' ', '_')}"
     write_model(module, *MODELS[case][:2])
-    assert cli.main(["run", "--model", f"{module}:make", "--method", "fedavg", "--rounds", "1"]) == 0
+    assert main.main(["run", "--model", f"{module}:make", "--method", "fedavg", "--rounds", "1"]) == 0
 
 
 GOOD = {
@@ -306,4 +306,4 @@ def test_sound_models_pass_the_trial(case: str) -> None:
     module = f"good_{case.replace(' ', '_')}"
     write_model(module, "", GOOD[case])
     argv = ["run", "--model", f"{module}:make", "--set", "method.ipc=1", "--set", "method.m=1", *QUICK]
-    assert cli.main([*argv, "--rounds", "3"]) == 0
+    assert main.main([*argv, "--rounds", "3"]) == 0

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from fedptr.keys import Key
-from fedptr.local import batches
-from fedptr.samples import Samples
-from fedptr.task import Classification
+from fedptr.core.local_training import batches
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 from conftest import QUICK, World, part_for, same
 
-from fedptr import cli
-from fedptr.beside import called
-from fedptr.checkpoint import Store
-from fedptr.commands import tables_from
+from fedptr.cli.commands import tables_from
+from fedptr.cli.main import main
+from fedptr.compute.memory_estimate import Footprint, kept
 from fedptr.errors import UserError
-from fedptr.memory import Footprint, kept
 from fedptr.methods import all_methods, get, make
 from fedptr.methods.fedavg import FedAvg
-from fedptr.plan import check
-from fedptr.projected import Projected
-from fedptr.summary import advise
-from fedptr.trajectory import MEMORY
+from fedptr.methods.ptr.combine import called
+from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.trajectory import MEMORY
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.plan import check
+from fedptr.runs.summary import advise
 
 COMBINED = [
     "fedavg",
@@ -144,9 +144,9 @@ def test_with_strength_it_is_not_once_warm(name: str, world: World) -> None:
 
 def test_the_pulls_add_up(world: World) -> None:
     """SCAFFOLD's c − c_i and FedPTR's λ d_j/‖d_j‖, at a made-up state."""
-    from fedptr.keys import Key
-    from fedptr.local import Local
-    from fedptr.site import Site
+    from fedptr.core.local_training import Local
+    from fedptr.core.randomness import Key
+    from fedptr.core.site import Site
 
     x = world.task.init()
     g = torch.Generator().manual_seed(0)
@@ -175,10 +175,10 @@ def test_memory_counts_both() -> None:
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    args = cli.parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
+    args = main.parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
     plan = check(tables_from(args))
     assert plan.method == make("scaffold+ptr", lam=0.2)
     assert check(plan.tables()) == plan
-    assert cli.main(["run", "--method", "naive", "--with", "ptr"]) == 2
+    assert main.main(["run", "--method", "naive", "--with", "ptr"]) == 2
     said = capsys.readouterr().err
     assert said == "fedptr: naive+ptr: naive has a part of FedPTR already; combine ptr with another method\n"

@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedptr import blocks, compiled, models
-from fedptr.blocks import Blocked, block_size, separable
-from fedptr.compiled import Compiled
-from fedptr.samples import Samples
-from fedptr.task import Batch, Classification
+from fedptr.compute import blocks, torch_compile
+from fedptr.compute.blocks import Blocked, block_size, separable
+from fedptr.compute.torch_compile import Compiled
+from fedptr.core.samples import Samples
+from fedptr.core.task import Batch, Classification
+from fedptr.models.networks import networks
 
 SHAPE, CLASSES = (3, 16, 16), 4
 MODELS = {
-    "convnet": lambda: models.ConvNet(SHAPE, CLASSES, width=8, depth=2),
-    "mlp": lambda: models.MLP(SHAPE, CLASSES, width=8),
-    "lenet": lambda: models.LeNet(SHAPE, CLASSES),
-    "resnet18": lambda: models.ResNet18(SHAPE, CLASSES, width=4),
+    "convnet": lambda: networks.ConvNet(SHAPE, CLASSES, width=8, depth=2),
+    "mlp": lambda: networks.MLP(SHAPE, CLASSES, width=8),
+    "lenet": lambda: networks.LeNet(SHAPE, CLASSES),
+    "resnet18": lambda: networks.ResNet18(SHAPE, CLASSES, width=4),
 }
 
 
@@ -176,7 +177,9 @@ def broken() -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("fast", [lambda x: broken(), lambda x: (3 * x,), lambda x: (x, x)])
-def test_what_does_not_compile_goes_on_without(fast: compiled.Function, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_compile_goes_on_without(
+    fast: torch_compile.Function, capsys: pytest.CaptureFixture[str]
+) -> None:
     f = Compiled(lambda x: (x + 1,), lambda: fast, "the example")
     for value in (1.0, 5.0):
         (got,) = f(torch.tensor(value))

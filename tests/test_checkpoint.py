@@ -9,9 +9,9 @@ import pytest
 import torch
 from conftest import World, mutate, quick
 
-from fedptr import sealed
-from fedptr.checkpoint import Store
-from fedptr.sealed import DamagedError
+from fedptr import atomic_files
+from fedptr.atomic_files import DamagedError
+from fedptr.runs.checkpoint import Store
 
 
 def files(folder: Path) -> set[str]:
@@ -81,8 +81,8 @@ def test_a_client_file_under_another_name_is_noticed(saved) -> None:
 
 def test_another_format_is_refused(saved) -> None:
     folder, _ = saved
-    tensors, header = sealed.read(folder / "server-6.safetensors")
-    sealed.write(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
+    tensors, header = atomic_files.read(folder / "server-6.safetensors")
+    atomic_files.write(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
     with pytest.raises(DamagedError, match="format '99'"):
         Store(folder).load(6)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedptr import cli
+from fedptr.cli.main import main
 from fedptr.errors import ClientError
 from fedptr.methods import all_methods
 
@@ -24,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 
 def refused(capsys: Capture, *argv: str, code: int = 2) -> str:
     """Runs a command that must fail, and returns its one sentence."""
-    assert cli.main(list(argv)) == code
+    assert main.main(list(argv)) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("fedptr: ")
@@ -45,7 +45,7 @@ def fedptr(*argv: str, **how: object) -> subprocess.Popen[str]:
 def test_help_and_mistakes_in_options_do_not_import_torch() -> None:
     script = """
 import sys
-from fedptr.cli import main
+from fedptr.cli.main import main
 for argv in ([], ["run"], ["compare"], ["partition"], ["methods"], ["data"], ["data", "get"], [None]):
     try:
         main([*argv, "--help"] if argv != [None] else ["--version"])
@@ -63,16 +63,16 @@ assert not heavy, heavy
 
 def test_idle_threads_do_not_spin(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(os, "environ", {})
-    cli.main(["nonsense"])
+    main.main(["nonsense"])
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
     os.environ["OMP_WAIT_POLICY"] = "active"
-    cli.main(["nonsense"])
+    main.main(["nonsense"])
     assert os.environ["OMP_WAIT_POLICY"] == "active", "the user's choice stands"
 
 
 def listing(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main(["methods", *argv]) == 0
+    assert main.main(["methods", *argv]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert not re.search(r"\w…", out), "something is cut off"
@@ -110,10 +110,10 @@ def test_a_misspelt_method_is_guessed(capsys: Capture) -> None:
 
 
 def test_data_is_listed(capsys: Capture) -> None:
-    assert cli.main(["data", "list"]) == 0
+    assert main.main(["data", "list"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("digits", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"))
-    assert cli.main(["data", "check", "digits"]) == 0
+    assert main.main(["data", "check", "digits"]) == 0
     assert "checksum: right" in capsys.readouterr().out
     assert "did you mean cifar10" in refused(capsys, "data", "get", "cifar11")
 
@@ -218,7 +218,7 @@ def test_an_own_model_runs_and_its_factory_may_import_its_neighbours(
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     argv = ["run", "--model", "own_good:make", "--method", "fedavg", "--rounds", "1", "--out", "out"]
-    assert cli.main(argv) == 0, capsys.readouterr().err
+    assert main.main(argv) == 0, capsys.readouterr().err
     assert 'name = "own_good:make"' in (tmp_path / "out/plan.toml").read_text()
 
 
@@ -230,7 +230,7 @@ def test_warnings_are_notes_of_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         "def make(s, c): return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, c))\n"
     )
     argv = ["run", "--model", "own_bn:make", "--method", "fedavg", "--rounds", "1", "--out", "out"]
-    assert cli.main(argv) == 0
+    assert main.main(argv) == 0
     err = capsys.readouterr().err.splitlines()
     assert err[0].startswith("fedptr: note: the model has BatchNorm")
     assert err[1].startswith("fedptr: note: local.batch is 500 and the largest client has")
@@ -243,14 +243,14 @@ def test_a_failing_client_is_exit_code_1(tmp_path: Path, capsys: Capture, monkey
     assert err.startswith("fedavg, round 1, client 0: its 'w' is not finite; a smaller local.lr")
     monkeypatch.setenv("FEDPTR_TRACEBACK", "1")
     with pytest.raises(ClientError):
-        cli.main([*argv, str(tmp_path / "b")])
+        main.main([*argv, str(tmp_path / "b")])
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "rounds.jsonl")
 
-    monkeypatch.setattr("fedptr.commands.execute", full)
+    monkeypatch.setattr("fedptr.cli.commands.execute", full)
     assert "rounds.jsonl: No space left on device" in refused(capsys, "run", *TINY, "--out", str(tmp_path / "out"))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedptr.data import folders, own, readers
+from fedptr.data import image_folders, own_data, readers
 from fedptr.data.dataset import sha256
 from fedptr.errors import UserError
 
@@ -131,7 +131,7 @@ def test_round_trip(tmp_path, write, read, expected):
 
 def test_tiny_imagenet(tmp_path):
     write_tiny(tmp_path)
-    raw = folders.tiny_imagenet(tmp_path)
+    raw = image_folders.tiny_imagenet(tmp_path)
     assert raw.classes == ("reel", "cat")
     assert raw.note == "2 of 200 classes"
     assert raw.train_x.shape == (6, 3, 64, 64)
@@ -144,7 +144,7 @@ def test_tiny_imagenet(tmp_path):
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
 def test_image_folder(tmp_path, mode, channels):
     write_images(tmp_path, mode)
-    raw = folders.image_folder(tmp_path)
+    raw = image_folders.image_folder(tmp_path)
     assert raw.classes == ("class2", "class10")
     assert raw.train_x.shape == (4, channels, 4, 5)
     assert raw.train_x[:, 0, 0, 0].tolist() == [2, 10, 52, 60]
@@ -155,14 +155,14 @@ def test_an_image_of_another_size_is_named(tmp_path):
     write_images(tmp_path)
     Image.new("RGB", (5, 5)).save(tmp_path / "train/class10/3.png")
     with pytest.raises(UserError, match=r"class10/3\.png is 5x5 pixels and not 5x4"):
-        folders.image_folder(tmp_path)
+        image_folders.image_folder(tmp_path)
 
 
 def test_a_test_class_without_training_images(tmp_path):
     write_images(tmp_path)
     (tmp_path / "test/other").mkdir()
     with pytest.raises(UserError, match="test/other has no counterpart"):
-        folders.image_folder(tmp_path)
+        image_folders.image_folder(tmp_path)
 
 
 def write_npz(folder):
@@ -171,9 +171,9 @@ def write_npz(folder):
 
 DAMAGED = [
     *(form[:2] for form in FORMS),
-    (write_tiny, folders.tiny_imagenet),
-    (write_images, folders.image_folder),
-    (write_npz, lambda folder: own.npz(folder / "own.npz")),
+    (write_tiny, image_folders.tiny_imagenet),
+    (write_images, image_folders.image_folder),
+    (write_npz, lambda folder: own_data.npz(folder / "own.npz")),
 ]
 
 

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedptr.data import commands, load
+from fedptr.cli import data as commands
+from fedptr.data import load
 from fedptr.data.dataset import PARTS
 
 rng = np.random.default_rng(0)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedptr.data import archives, commands, fetch
+from fedptr.cli import data as commands
+from fedptr.data import archives, fetch
 from fedptr.data.load import load
 from fedptr.data.sources import SOURCES, Archive, find
 from fedptr.errors import UserError

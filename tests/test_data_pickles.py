@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from fedptr.data import pickles
+from fedptr.data import safe_pickle
 from fedptr.data.readers import cifar10_python
 from fedptr.errors import UserError
 
@@ -56,12 +56,12 @@ def test_hostile_pickles_are_refused(tmp_path, kind, protocol):
 @pytest.mark.parametrize("name", ["numpy\nndarray", "_codecs\nencode", "numpy\ndtype"])
 def test_the_stand_ins_cannot_be_changed(tmp_path, name):
     """BUILD on the class itself would set its attributes for the rest of the process."""
-    before = {kind: dict(vars(kind)) for kind in pickles.ALLOWED.values()}
+    before = {kind: dict(vars(kind)) for kind in safe_pickle.ALLOWED.values()}
     program = b"\x80\x02c" + name.encode() + b"\n}U\x03fooK\x01sb."
     (tmp_path / "data_batch_1").write_bytes(program)
     with pytest.raises(UserError):
         cifar10_python(tmp_path)
-    assert {kind: dict(vars(kind)) for kind in pickles.ALLOWED.values()} == before
+    assert {kind: dict(vars(kind)) for kind in safe_pickle.ALLOWED.values()} == before
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"labels": [0]}, {"data": 3, "labels": [0]}, {"data": b"", "labels": "a"}])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedptr.data.load import load, locate
-from fedptr.data.pickles import read_batch
+from fedptr.data.safe_pickle import read_batch
 from fedptr.data.sources import SOURCES, find
 
 
@@ -62,7 +62,7 @@ def test_digits():
 
 def test_start_up_stays_light():
     """`fedptr --help` imports the commands, `fedptr data list` the sources: neither may wait for torch."""
-    light = "import sys, fedptr.data.commands; assert not {'numpy', 'rich', 'torch'} & set(sys.modules)"
+    light = "import sys, fedptr.cli.data; assert not {'numpy', 'rich', 'torch'} & set(sys.modules)"
     listing = "import sys, fedptr.data.fetch; assert not {'torch', 'sklearn', 'PIL'} & set(sys.modules)"
     for program in (light, listing):
         subprocess.run([sys.executable, "-c", program], check=True)

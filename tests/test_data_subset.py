@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from fedptr.data.dataset import Dataset, subset
 from fedptr.errors import UserError
-from fedptr.experiment import load_data
-from fedptr.plan import DataPlan
 from fedptr.reproduce.recipe import load
+from fedptr.runs.experiment import load_data
+from fedptr.runs.plan import DataPlan
 
 
 def dataset(labels, classes=10):

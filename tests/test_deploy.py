@@ -21,12 +21,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedptr import plan as planning
-from fedptr.cli import main
-from fedptr.deploy import check as checking
-from fedptr.deploy import keys
-from fedptr.deploy.init import Federation, add, federation_of, init, read_register
-from fedptr.deploy.show import show
+from fedptr.cli.main import main
 from fedptr.engines.flower import nodeplan, superexec, worker
 from fedptr.engines.flower.agreement import Offer, agree, moments
 from fedptr.engines.flower.local_grid import LocalGrid
@@ -34,9 +29,14 @@ from fedptr.engines.flower.node import PROTOCOL, Node
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.records import from_records, to_records
 from fedptr.engines.flower.serve import serve
+from fedptr.engines.flower.setup import certificates as keys
+from fedptr.engines.flower.setup import check as checking
+from fedptr.engines.flower.setup.init import Federation, add, federation_of, init, read_register
+from fedptr.engines.flower.setup.show_status import show
 from fedptr.engines.flower.tensors import pack
 from fedptr.errors import UserError
-from fedptr.plan import Plan
+from fedptr.runs import plan as planning
+from fedptr.runs.plan import Plan
 
 PLAN: dict[str, Any] = {
     "run": {"rounds": 2, "on_failure": "drop"},

@@ -24,13 +24,14 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from conftest import QUICK
 from federation_lab import SLOW, Federation3, federation, until
 
-from fedptr import plan as planning
-from fedptr.deploy import keys, launch
-from fedptr.experiment import prepare
-from fedptr.federation import Run, federate
+from fedptr.core.federation import Run, federate
+from fedptr.engines.flower.setup import certificates as keys
+from fedptr.engines.flower.setup import launch
 from fedptr.methods import all_methods
-from fedptr.plan import Plan
-from fedptr.summary import finished, weights_sha256
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import Plan
+from fedptr.runs.summary import finished, weights_sha256
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)

@@ -16,10 +16,10 @@ import pytest
 import torch
 from conftest import World
 
-from fedptr.cli import parser
-from fedptr.commands import tables_from
+from fedptr.cli.commands import tables_from
+from fedptr.cli.main import parser
 from fedptr.methods import FedAvg, all_methods
-from fedptr.plan import check
+from fedptr.runs.plan import check
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -128,7 +128,7 @@ def test_a_method_in_fifteen_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script = f"""
 from fedptr import methods
 methods.__path__.append({str(tmp_path)!r})
-from fedptr.cli import main
+from fedptr.cli.main import main
 assert main(["methods", "fedfade"]) == 0
 assert main(["run", "--method", "fedfade", "--set", "method.fade=2"]) == 2
 """

@@ -19,17 +19,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedptr.cli import parser
-from fedptr.commands import tables_from
-from fedptr.experiment import Experiment, prepare
-from fedptr.federation import Rounds, federate
-from fedptr.keys import Key
-from fedptr.local import Local
+from fedptr.cli.commands import tables_from
+from fedptr.cli.main import parser
+from fedptr.core.federation import Rounds, federate
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 from fedptr.methods import make
-from fedptr.models import ConvNet
-from fedptr.plan import check
-from fedptr.samples import Samples
-from fedptr.task import Classification
+from fedptr.models.networks import ConvNet
+from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.plan import check
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MINIMAL = EXAMPLES / "fedptr_minimal.py"

@@ -9,16 +9,16 @@ import torch
 from conftest import CLASSES, LOCAL, QUICK, SHAPE, World, quick, same
 from torch import nn
 
+from fedptr.core.federation import federate
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.site import Site
+from fedptr.core.task import Classification
 from fedptr.errors import UserError
-from fedptr.federation import federate
-from fedptr.keys import Key
 from fedptr.methods import FedAvg, FedProx, get
-from fedptr.projected import stretched
-from fedptr.pull import group_sizes
-from fedptr.samples import Samples
-from fedptr.site import Site
-from fedptr.task import Classification
-from fedptr.trajectory import auxiliary_images, usual_ipc
+from fedptr.methods.ptr.projection import stretched
+from fedptr.methods.ptr.pull import group_sizes
+from fedptr.methods.ptr.trajectory import auxiliary_images, usual_ipc
 
 BOTH = ["fedptr", "fedptr-s"]
 FedPTR = get("fedptr")

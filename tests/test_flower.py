@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 
 from conftest import QUICK, same
 
-from fedptr import plan as planning
+from fedptr.core.federation import Run, federate
 from fedptr.engines.flower import node as nodes
 from fedptr.engines.flower import serve as serving
 from fedptr.engines.flower.client_app import app
@@ -24,10 +24,10 @@ from fedptr.engines.flower.records import from_records, to_records
 from fedptr.engines.flower.simulated import simulated_node
 from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
-from fedptr.experiment import prepare
-from fedptr.federation import Run, federate
 from fedptr.methods import all_methods
-from fedptr.plan import Plan
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import Plan
 
 TABLES: dict[str, Any] = {
     "run": {"rounds": 4, "on_failure": "drop"},

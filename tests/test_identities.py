@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from conftest import LOCAL, World, quick, same
 from torch.func import functional_call
 
-from fedptr.federation import Rounds, Run, federate, last
-from fedptr.keys import Key
-from fedptr.local import Local
+from fedptr.core.federation import Rounds, Run, federate, last
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.task import full_gradient
 from fedptr.methods import FedAvg, FedDC, FedDyn, FedProx, Scaffold
 from fedptr.methods.scaffold import counted_steps
-from fedptr.task import full_gradient
 
 ONE_STEP = replace(LOCAL, batch=100)
 PLAIN = replace(LOCAL, momentum=0.0)
@@ -76,7 +76,7 @@ def test_full_batch_single_step_is_central_gradient_descent(world: World) -> Non
 
 def test_replies_are_folded_in_client_order(world: World) -> None:
     """Whatever order clients are visited in: the sum is by client id, so it is the same to the bit."""
-    from fedptr.site import Reply
+    from fedptr.core.site import Reply
 
     g = torch.Generator().manual_seed(0)
     replies = [Reply(i, i + 1, {"w": torch.randn(50, generator=g)}) for i in range(9)]

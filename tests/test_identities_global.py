@@ -12,11 +12,14 @@ import torch.nn.functional as F
 from conftest import CLASSES, LOCAL, SHAPE, World, same
 from torch import Tensor, nn
 
-from fedptr.blocks import Blocked
+from fedptr.compute.blocks import Blocked
+from fedptr.core.faults import Faults
+from fedptr.core.federation import Rounds, federate
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import Batch, Classification, full_gradient
 from fedptr.errors import ClientError, UserError
-from fedptr.faults import Faults
-from fedptr.federation import Rounds, federate
-from fedptr.keys import Key
 from fedptr.methods import (
     FedAdagrad,
     FedAdam,
@@ -35,11 +38,8 @@ from fedptr.methods import (
     MoFedSAM,
     Moon,
 )
-from fedptr.oracle import problem
-from fedptr.plan import check
-from fedptr.samples import Samples
-from fedptr.site import Reply, Site
-from fedptr.task import Batch, Classification, full_gradient
+from fedptr.runs.plan import check
+from fedptr.theory.oracle import problem
 
 PARTS = pytest.mark.parametrize("part", [1.0, 0.5])
 ONE_STEP = replace(LOCAL, batch=100, momentum=0.0)

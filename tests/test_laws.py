@@ -11,15 +11,15 @@ import torch
 from conftest import CLASSES, LOCAL, SHAPE, World, part_for, quick, same
 from torch import nn
 
-from fedptr import sealed
-from fedptr.checkpoint import Store
+from fedptr import atomic_files
+from fedptr.core.federation import Rounds, draw_cohort, federate, visit
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Batch, Beside, Classification
 from fedptr.errors import ClientError
-from fedptr.federation import Rounds, draw_cohort, federate, visit
-from fedptr.keys import Key
 from fedptr.methods import all_methods
-from fedptr.samples import Samples
-from fedptr.task import Batch, Beside, Classification
-from fedptr.trajectory import Trajectory
+from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.runs.checkpoint import Store
 
 ALL = list(all_methods())
 PARTS = [1.0, 0.5]
@@ -113,8 +113,8 @@ def test_another_engine_comes_to_the_same(name: str, world: World, tmp_path: Pat
     """Law 3. Messages, states and replies travel as bytes, and clients come in the other order: the same bits."""
 
     def travelled(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        (tmp_path / "state").write_bytes(sealed.pack(state, {}))
-        return sealed.read(tmp_path / "state")[0]
+        (tmp_path / "state").write_bytes(atomic_files.pack(state, {}))
+        return atomic_files.read(tmp_path / "state")[0]
 
     def elsewhere(method, msg, states, sites, tolerant):
         msg, found = travelled(msg), {}

@@ -18,15 +18,18 @@ from conftest import World, part_for, quick
 from kills import outcome
 from test_laws import ALL, PARTS, equal, untimed
 
-from fedptr import cli, longer, runner, sealed, speed
-from fedptr.checkpoint import Store
-from fedptr.compare import ORDER
-from fedptr.history import History
+from fedptr import atomic_files
+from fedptr.cli.main import main
+from fedptr.compute import choose
 from fedptr.methods import all_methods
-from fedptr.plan import Plan
-from fedptr.report.page.find import find
-from fedptr.runner import load_plan
-from fedptr.summary import finished
+from fedptr.report.find_runs import find
+from fedptr.runs import extend, runner
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.compare import ORDER
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import History
+from fedptr.runs.runner import load_plan
+from fedptr.runs.summary import finished
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 MATCHING = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--set", "method.m=1"]
@@ -56,14 +59,14 @@ def test_every_method_ends_as_if_asked_for_more_from_the_start(
 
 
 def run(out: Path, rounds: int, *more: str) -> Path:
-    assert cli.main(["run", *TINY, *more, "--rounds", str(rounds), "--out", str(out)]) == 0
+    assert main.main(["run", *TINY, *more, "--rounds", str(rounds), "--out", str(out)]) == 0
     return out
 
 
 def resume(folder: Path, capsys: Capture, *more: str, code: int = 0) -> str:
     """What was said on stderr."""
     capsys.readouterr()
-    assert cli.main(["resume", str(folder), *more]) == code
+    assert main.main(["resume", str(folder), *more]) == code
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert not code or err.count("\n") == 1, "one sentence"
@@ -145,7 +148,7 @@ def test_a_kill_on_the_way_loses_nothing(where: str, short: Path, made: Path, ca
 
 def test_an_early_summary_that_does_not_know_its_plan(short: Path, made: Path, capsys: Capture) -> None:
     """Killed before a round was added, the plan alone tells that there is more to do."""
-    from fedptr import summary
+    from fedptr.runs import summary
 
     told = finished(short)[0]
     del told["plan_sha256"]
@@ -167,7 +170,7 @@ def test_an_unfinished_run_gets_another_end(tmp_path: Path, made: Path, capsys: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.execute(longer.with_rounds(plan, 9), runner.prepare(plan), out, stop)
+        runner.execute(extend.with_rounds(plan, 9), runner.prepare(plan), out, stop)
     for rounds in ("4", "6"):  # shorter than planned, and longer again
         resume(out, capsys, "--rounds", rounds)
         assert load_plan(out).run.rounds == int(rounds)
@@ -177,7 +180,7 @@ def test_an_unfinished_run_gets_another_end(tmp_path: Path, made: Path, capsys: 
 def test_checkpoints_keep_the_hash_they_have_had_since_the_first_version(made: Path) -> None:
     """With the rounds in it; so runs that earlier versions began go on, and get longer."""
     plan = load_plan(made / "short")
-    _, header = sealed.read(made / "short" / "checkpoint" / "server-3.safetensors")
+    _, header = atomic_files.read(made / "short" / "checkpoint" / "server-3.safetensors")
     assert header["plan"] == hashlib.sha256(plan.decisive().encode()).hexdigest()
     assert "rounds = 3" in plan.decisive()
     assert "plan_before" not in header
@@ -210,8 +213,8 @@ def damaged_client(folder: Path) -> None:
 def other_data(folder: Path) -> None:
     (folder / "split.json").unlink()
     path = folder / "checkpoint" / "server-3.safetensors"
-    tensors, header = sealed.read(path)
-    sealed.write(path, tensors, {**header, "data": "other"})
+    tensors, header = atomic_files.read(path)
+    atomic_files.write(path, tensors, {**header, "data": "other"})
 
 
 def deployed(folder: Path) -> None:
@@ -269,8 +272,8 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
     out = run(tmp_path / "run", 3, *SCAFFOLD)
     images = len(runner.prepare(load_plan(out)).dataset.train_y)
     task = runner.prepare(load_plan(out)).task
-    each = speed.work(load_plan(out), task, images) / 3
-    monkeypatch.setattr(speed, "LONG", 4.5 * each)
+    each = choose.work(load_plan(out), task, images) / 3
+    monkeypatch.setattr(choose, "LONG", 4.5 * each)
     said = resume(out, capsys, "--rounds", "6")
     assert "goes on as it was begun (blocks); a run of 6 rounds from the start would be computed otherwise" in said
     assert load_plan(out).machine.compile == "off"
@@ -283,12 +286,12 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
 def test_killed_while_it_goes_on_computing_as_it_began(
     short: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(speed, "LONG", 1.0)  # but it was begun when this was more
+    monkeypatch.setattr(choose, "LONG", 1.0)  # but it was begun when this was more
     monkeypatch.setattr(runner, "prepare", lambda plan, real=runner.prepare: real(eager(plan)))
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "go", stopped)
-        assert cli.main(["resume", str(short), "--rounds", "6"]) == 130
+        assert main.main(["resume", str(short), "--rounds", "6"]) == 130
     assert load_plan(short).machine.compile == "off"
     resume(short, capsys)
     assert outcome(short) == outcome(made / "whole")
@@ -320,7 +323,7 @@ COMPARE = ["compare", *TINY, "--methods", "fedavg,scaffold", "--seeds", "2"]
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("compared")
     for name, rounds in (("short", "2"), ("whole", "4")):
-        assert cli.main([*COMPARE, "--rounds", rounds, "--out", str(base / name)]) == 0
+        assert main.main([*COMPARE, "--rounds", rounds, "--out", str(base / name)]) == 0
     return base
 
 
@@ -353,7 +356,7 @@ def test_a_comparison_that_was_stopped_on_the_way(
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "go", stop)
-        assert cli.main(["resume", str(out), "--rounds", "4"]) == 130
+        assert main.main(["resume", str(out), "--rounds", "4"]) == 130
     resume(out, capsys)
     assert ends(out) == ends(compared / "whole")
 

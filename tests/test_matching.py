@@ -10,9 +10,11 @@ import torch
 from conftest import CLASSES, SHAPE, World
 from torch import Tensor, nn
 
-from fedptr import matching
-from fedptr.keys import Key
-from fedptr.matching import (
+from fedptr.core.randomness import Key
+from fedptr.core.task import Batch, Classification
+from fedptr.methods import FedAvg
+from fedptr.methods.ptr import matching
+from fedptr.methods.ptr.matching import (
     BETA_FLOOR,
     Auxiliary,
     Matching,
@@ -24,9 +26,7 @@ from fedptr.matching import (
     paced,
     project,
 )
-from fedptr.methods import FedAvg
-from fedptr.models import ConvNet
-from fedptr.task import Batch, Classification
+from fedptr.models.networks import ConvNet
 
 HOW = Matching(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=False)
 

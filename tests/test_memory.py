@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedptr import cli, memory
+from fedptr.cli.main import main
+from fedptr.compute import memory_estimate
+from fedptr.compute.available_memory import available, containers, free
+from fedptr.compute.memory_estimate import Estimate, Footprint, estimate, footprint
+from fedptr.core.task import Classification
 from fedptr.errors import UserError
-from fedptr.experiment import prepare
-from fedptr.free import available, containers, free
-from fedptr.memory import Estimate, Footprint, estimate, footprint
-from fedptr.models import ModelPlan, build
-from fedptr.plan import check
-from fedptr.task import Classification
+from fedptr.models.networks import ModelPlan, build
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import check
 
 Capture = pytest.CaptureFixture[str]
 SHAPE = (3, 16, 16)
@@ -91,7 +92,7 @@ def test_training_grows_with_the_batch_up_to_the_largest_client() -> None:
 
 
 def test_holes_in_the_heap_never_make_a_larger_batch_look_smaller() -> None:
-    sizes = [FOOT.peak(n, memory.MATCHING) for n in range(1, 5000, 7)]
+    sizes = [FOOT.peak(n, memory_estimate.MATCHING) for n in range(1, 5000, 7)]
     assert sizes == sorted(sizes)
 
 
@@ -132,7 +133,7 @@ def test_states_grow_with_clients_cohorts_and_methods() -> None:
     assert states("fedavg") == 100 + 3
     assert states("scaffold") == 100 + 100 + 200 + 2 * 3
     assert states("feddyn", participation=0.1) == 100 + 10 + 10 + 2 * 3
-    owned = memory.HOLES * (4 + 2 * 10 * FOOT.image / FOOT.model)  # four models and D̃ with its velocity
+    owned = memory_estimate.HOLES * (4 + 2 * 10 * FOOT.image / FOOT.model)  # four models and D̃ with its velocity
     assert states("fedptr", ipc=1, m=3) == pytest.approx(200 * owned + 200 + 3)
     assert states("fedptr-s", ipc=1, m=3) == pytest.approx(100 + 3 * (1 + owned))
     assert states("naive", ipc=1, m=3) == pytest.approx(200 * owned + 100 + 3)
@@ -158,7 +159,7 @@ def test_states_beyond_the_budget_do_not_count() -> None:
 
 def test_the_budget() -> None:
     def budget(there: float | None, **machine: Any) -> float:
-        return memory.budget(check({"machine": machine}).machine, there)
+        return memory_estimate.budget(check({"machine": machine}).machine, there)
 
     assert budget(10**6, client_memory=0) == 0
     assert budget(10**6, client_memory=7) == budget(None, client_memory=7) == 7e6
@@ -236,7 +237,7 @@ TINY = ["--model", "mlp", "--width", "8", "--rounds", "1", "--batch", "32", "--s
 
 
 def refused(capsys: Capture, *argv: str) -> str:
-    assert cli.main(["run", *argv, "--out", "out"]) == 2
+    assert main.main(["run", *argv, "--out", "out"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -246,7 +247,7 @@ def refused(capsys: Capture, *argv: str) -> str:
 
 
 def cramped(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    monkeypatch.setattr(memory, "free", lambda device: left)
+    monkeypatch.setattr(memory_estimate, "free", lambda device: left)
 
 
 PARTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -264,7 +265,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
     cramped(monkeypatch, 50_000_000)
     plan, change = PARTS[part]
     with pytest.raises(UserError) as caught:
-        memory.refuse(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
+        memory_estimate.refuse(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
     assert str(caught.value).startswith("this run needs about ")
     assert f"B of it for {part.strip()}, and 50 MB are free; {change}" in str(caught.value)
 
@@ -279,11 +280,11 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
 def test_too_many_clients(method: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cramped(monkeypatch, 100_000_000)
     tables = {"method": method, "local": {"batch": 1}, "run": {"participation": 0.001}}
-    memory.refuse(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
+    memory_estimate.refuse(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
     with pytest.raises(UserError, match=f"for the states of clients, and 100 MB are free; {change}"):
-        memory.refuse(check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu")
+        memory_estimate.refuse(check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu")
     with pytest.raises(UserError, match="for the states of clients, and 100 MB are free"):
-        memory.refuse(check({**tables, "run": {}}), FOOT, 10, [1] * 3000, 10, "cpu")  # a cohort is in memory
+        memory_estimate.refuse(check({**tables, "run": {}}), FOOT, 10, [1] * 3000, 10, "cpu")  # a cohort is in memory
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
@@ -322,10 +323,10 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.chdir(tmp_path)
     cramped(monkeypatch, 10**6)
     argv = ["run", *TINY, "--method", "fedavg", "--out", "out", "--set", "machine.memory_check=false"]
-    assert cli.main(argv) == 0
+    assert main.main(argv) == 0
     assert "memory_check = false" in Path("out/plan.toml").read_text()
 
 
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free", lambda device: None)
+    monkeypatch.setattr(memory_estimate, "free", lambda device: None)
     prepare(check({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedptr.core.randomness import Key
 from fedptr.errors import UserError
-from fedptr.keys import Key
-from fedptr.models import MLP, ConvNet, LeNet, ModelPlan, ResNet18, build
+from fedptr.models.networks import MLP, ConvNet, LeNet, ModelPlan, ResNet18, build
 
 Shape = tuple[int, int, int]
 MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (3, 64, 64)

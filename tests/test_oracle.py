@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedptr.core.task import Batch, Differentiable
 from fedptr.methods import FedAvg, Scaffold, make
-from fedptr.oracle import error, problem
-from fedptr.task import Batch, Differentiable
+from fedptr.theory.oracle import error, problem
 
 spec = importlib.util.spec_from_file_location("oracle_table", Path(__file__).parents[1] / "benchmarks" / "oracle.py")
 assert spec is not None
@@ -59,7 +59,7 @@ def test_fedavg_with_one_step_is_unbiased() -> None:
     """The oracle measures drift and nothing else: without several local steps there is none."""
     from dataclasses import replace
 
-    from fedptr.oracle import LOCAL
+    from fedptr.theory.oracle import LOCAL
 
     assert error(FedAvg(weighting="uniform"), problem(0), 1.0, 400, replace(LOCAL, epochs=1)) < 1e-10
     assert error(FedAvg(weighting="samples"), problem(0), 1.0, 400, replace(LOCAL, epochs=1)) < 1e-10

@@ -26,13 +26,13 @@ import pytest
 from test_oracle import rules
 from torch import Tensor
 
-from fedptr.adaptive import Adaptive
-from fedptr.federation import Rounds, Run, begin, federate, last
-from fedptr.keys import Key
-from fedptr.local import Local
+from fedptr.core.federation import Rounds, Run, begin, federate, last
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.site import Site
 from fedptr.methods import FedAvg, FedProx
-from fedptr.oracle import LOCAL, error, problem
-from fedptr.site import Site
+from fedptr.methods.adaptive_server import Adaptive
+from fedptr.theory.oracle import LOCAL, error, problem
 
 ROUNDS = 80
 UNIFORM = FedAvg(weighting="uniform")

@@ -11,12 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedptr import checkpoint, cli, pictures
+from fedptr.cli.main import main
+from fedptr.core.client_states import States
+from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
-from fedptr.federation import Run
-from fedptr.plan import OutputPlan, Plan
-from fedptr.privacy import Privacy
-from fedptr.states import States
+from fedptr.privacy.differential import Privacy
+from fedptr.runs import auxiliary_pictures, checkpoint
+from fedptr.runs.plan import OutputPlan, Plan
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=2", "--rounds", "5"]
@@ -39,7 +40,7 @@ def grey(low: int, high: int, channels: int = 1) -> Dataset:
 def test_a_sheet_is_in_the_units_of_the_data_and_clipped_to_their_range() -> None:
     """Pixels 0 to 20 with mean 10 and deviation 5: normalised 0 is middle grey, 2 is white, beyond is clipped."""
     X = torch.tensor([0.0, 2.0, 9.0, -2.0, float("nan"), float("inf")]).reshape(6, 1, 1, 1).expand(6, 1, 2, 2)
-    sheet = pictures.sheet(X, torch.tensor([0, 0, 0, 1, 1, 1]), grey(0, 20))
+    sheet = auxiliary_pictures.sheet(X, torch.tensor([0, 0, 0, 1, 1, 1]), grey(0, 20))
     assert sheet.shape == (2 * 2 + 1, 3 * 2 + 2)
     assert sheet[0, [0, 3, 6]].tolist() == [128, 255, 255]
     assert sheet[3, [0, 3, 6]].tolist() == [0, 0, 255]
@@ -48,19 +49,21 @@ def test_a_sheet_is_in_the_units_of_the_data_and_clipped_to_their_range() -> Non
 
 def test_a_sheet_has_at_most_ten_classes_and_ten_images_of_each() -> None:
     y = torch.arange(12).repeat_interleave(11)
-    assert pictures.sheet(torch.zeros(132, 3, 2, 2), y, grey(0, 255, 3)).shape == (29, 29, 3)
-    assert pictures.sheet(torch.zeros(132, 2, 2, 2), y, grey(0, 255, 2)).shape == (29, 29), "one of two channels"
+    assert auxiliary_pictures.sheet(torch.zeros(132, 3, 2, 2), y, grey(0, 255, 3)).shape == (29, 29, 3)
+    assert auxiliary_pictures.sheet(torch.zeros(132, 2, 2, 2), y, grey(0, 255, 2)).shape == (29, 29), (
+        "one of two channels"
+    )
 
 
 def test_whose_images_are_shown(tmp_path: Path) -> None:
     aux = {"X": torch.zeros(2, 1, 2, 2), "y": torch.arange(2)}
     run = Run(7, {"x": torch.zeros(1)}, States({3: aux, 5: aux}))
-    pictures.save(run, grey(0, 20), tmp_path / "a")
+    auxiliary_pictures.save(run, grey(0, 20), tmp_path / "a")
     assert owner(tmp_path / "a" / "round0007.png") == "client 3"
-    pictures.save(replace(run, server={**run.server, **aux}), grey(0, 20), tmp_path / "b")
+    auxiliary_pictures.save(replace(run, server={**run.server, **aux}), grey(0, 20), tmp_path / "b")
     assert owner(tmp_path / "b" / "round0007.png") == "the server"
     for nobody in (States(), States({0: {}}), States({0: {"X": torch.zeros(2, 4), "y": torch.arange(2)}})):
-        pictures.save(replace(run, clients=nobody), grey(0, 20), tmp_path / "c")
+        auxiliary_pictures.save(replace(run, clients=nobody), grey(0, 20), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
@@ -70,7 +73,7 @@ def test_a_run_that_was_stopped_has_the_same_pictures(
 ) -> None:
     """Stopped after a picture was written and before the checkpoint that would have counted it."""
     argv = ["run", *TINY, *PTR, "--method", method, "--participation", "0.5", "--set", "output.pictures=2"]
-    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "whole")]) == 0
     whole = sheets(tmp_path / "whole")
     assert list(whole) == ["round0002.png", "round0004.png", "round0005.png"]
     assert whole["round0002.png"] != whole["round0005.png"], "matching changes the images"
@@ -85,10 +88,10 @@ def test_a_run_that_was_stopped_has_the_same_pictures(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Store, "save", stop)
-        assert cli.main([*argv, "--out", str(tmp_path / "part")]) == 130
+        assert main.main([*argv, "--out", str(tmp_path / "part")]) == 130
     assert list(sheets(tmp_path / "part")) == ["round0002.png", "round0004.png"]
     (tmp_path / "part" / "auxiliary" / "round0004.png").write_bytes(b"")
-    assert cli.main(["resume", str(tmp_path / "part")]) == 0
+    assert main.main(["resume", str(tmp_path / "part")]) == 0
     assert sheets(tmp_path / "part") == whole
 
 
@@ -96,11 +99,11 @@ def test_pictures_change_no_result_and_can_be_turned_off(tmp_path: Path) -> None
     argv = ["run", *TINY, *PTR]
     outs = [tmp_path / "with", tmp_path / "without"]
     for out, every in zip(outs, ("1", "0"), strict=True):
-        assert cli.main([*argv, "--set", f"output.pictures={every}", "--out", str(out)]) == 0
+        assert main.main([*argv, "--set", f"output.pictures={every}", "--out", str(out)]) == 0
     assert len(sheets(outs[0])) == 5
     assert not (outs[1] / "auxiliary").exists()
     assert len({(out / "weights.safetensors").read_bytes() for out in outs}) == 1
-    assert cli.main([*argv, "--out", str(outs[0]), "--force"]) == 0, "a folder with pictures is still one of ours"
+    assert main.main([*argv, "--out", str(outs[0]), "--force"]) == 0, "a folder with pictures is still one of ours"
 
 
 def test_what_is_output_does_not_decide_a_run() -> None:
@@ -115,5 +118,5 @@ def test_what_is_output_does_not_decide_a_run() -> None:
 
 def test_methods_without_auxiliary_images_leave_no_folder(tmp_path: Path) -> None:
     argv = ["run", *TINY, "--method", "fedavg", "--rounds", "2", "--set", "output.pictures=1"]
-    assert cli.main([*argv, "--out", str(tmp_path / "out")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "out")]) == 0
     assert not (tmp_path / "out" / "auxiliary").exists()

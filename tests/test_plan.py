@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedptr import cli
-from fedptr.commands import tables_from
-from fedptr.compare import plans
+from fedptr.cli.commands import tables_from
+from fedptr.cli.main import main
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.plan import SECTIONS, Plan, assign, check, literal, read
+from fedptr.runs.compare import plans
+from fedptr.runs.plan import SECTIONS, Plan, assign, check, literal, read
 from fedptr.settings import alternatives
 
 
 def plan_of(*argv: str) -> Plan:
     """All that `fedptr run` does before it loads data."""
-    return check(tables_from(cli.parser().parse_args(["run", *argv])))
+    return check(tables_from(main.parser().parse_args(["run", *argv])))
 
 
 def refusal(*argv: str) -> str:
@@ -132,7 +132,7 @@ def test_every_option_reaches_its_setting() -> None:
         "A": 0.5,
         "F": 0.5,
     }
-    for option, (place, metavar, _) in {**cli.OPTIONS, **cli.RUN_OPTIONS}.items():
+    for option, (place, metavar, _) in {**main.OPTIONS, **main.RUN_OPTIONS}.items():
         value = values.get(metavar, 3)
         section, key = place.split(".")
         assert getattr(getattr(plan_of(option, str(value)), section), key) == value

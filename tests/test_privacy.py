@@ -15,16 +15,16 @@ from conftest import World, quick, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedptr.cli import main
+from fedptr.cli.main import main
+from fedptr.core.federation import Rounds
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import State
 from fedptr.errors import UserError
-from fedptr.federation import Rounds
-from fedptr.keys import Key
-from fedptr.local import Local
 from fedptr.methods import all_methods
-from fedptr.privacy import Privacy, check, epsilon, normal, uniform
-from fedptr.site import Reply, Site
-from fedptr.sums import only_sums, sends
-from fedptr.task import State
+from fedptr.privacy.differential import Privacy, check, epsilon, normal, uniform
+from fedptr.privacy.sum_only import only_sums, sends
 
 needs_accountant = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting is not installed"

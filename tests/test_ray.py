@@ -21,17 +21,18 @@ from kills import outcome
 from test_laws import equal, untimed
 from waiting import until
 
-from fedptr import cli, history
-from fedptr.engines import pool as pools
-from fedptr.engines.pool import Pool
+from fedptr.cli.main import main
+from fedptr.core.federation import Run, federate, visit_all
+from fedptr.core.randomness import Key
+from fedptr.core.site import Site
+from fedptr.engines import ray_pool as pools
 from fedptr.engines.ray import DEATHS, Round, Workers
+from fedptr.engines.ray_pool import Pool
 from fedptr.errors import ClientError, UserError
-from fedptr.experiment import prepare
-from fedptr.federation import Run, federate, visit_all
-from fedptr.keys import Key
 from fedptr.methods import all_methods
-from fedptr.plan import MachinePlan, Plan, check
-from fedptr.site import Site
+from fedptr.runs import rounds_file
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import MachinePlan, Plan, check
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--participation", "0.5", "--set", "machine.threads=1"]
 pytestmark = [
@@ -250,19 +251,19 @@ def test_thousands_of_clients(pool: Pool, tmp_path: Path) -> None:
 def test_a_run_may_move_between_engines(pool: Pool, tmp_path: Path, monkeypatch, capsys) -> None:
     """Stopped on one and gone on with on the other, and back: what it would have come to."""
     argv = ["run", *TINY, "--method", "fedptr", "--set", "method.m=1", "--set", "method.H=2", "--rounds", "6"]
-    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
-    append, out = history.History.append, str(tmp_path / "part")
+    assert main.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    append, out = rounds_file.History.append, str(tmp_path / "part")
 
-    def stop(self: history.History, record: dict[str, Any]) -> None:
+    def stop(self: rounds_file.History, record: dict[str, Any]) -> None:
         append(self, record)
         if record["round"] in (2, 4):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(history.History, "append", stop)
+    monkeypatch.setattr(rounds_file.History, "append", stop)
     ray = ["--engine", "ray"]
-    assert cli.main([*argv, *ray, "--out", out]) == 128 + signal.SIGTERM
-    assert cli.main(["resume", out, "--engine", "local"]) == 128 + signal.SIGTERM
-    assert cli.main(["resume", out, *ray]) == 0
+    assert main.main([*argv, *ray, "--out", out]) == 128 + signal.SIGTERM
+    assert main.main(["resume", out, "--engine", "local"]) == 128 + signal.SIGTERM
+    assert main.main(["resume", out, *ray]) == 0
     assert outcome(tmp_path / "part") == outcome(tmp_path / "whole")
     err = capsys.readouterr().err
     assert "stopped after round 2; go on" in err
@@ -274,12 +275,12 @@ def test_a_comparison_shares_its_workers(pool: Pool, tmp_path: Path, monkeypatch
     take = Pool.take
     monkeypatch.setattr(Pool, "take", lambda self: (taken.append(bool(self.workers)), take(self))[1])
     argv = ["compare", *TINY, "--methods", "fedavg,scaffold", "--rounds", "2", "--set", "machine.workers=2"]
-    assert cli.main([*argv, "--engine", "ray", "--out", str(tmp_path / "ray")]) == 0
+    assert main.main([*argv, "--engine", "ray", "--out", str(tmp_path / "ray")]) == 0
     assert taken == [False, False, True, True]
-    assert cli.main([*argv, "--out", str(tmp_path / "local")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "local")]) == 0
     for run in ("fedavg/seed0", "scaffold/seed0"):
         assert outcome(tmp_path / "ray" / run) == outcome(tmp_path / "local" / run)
-    assert cli.main(["resume", str(tmp_path / "ray"), "--engine", "local"]) == 0, "it is finished, on any engine"
+    assert main.main(["resume", str(tmp_path / "ray"), "--engine", "local"]) == 0, "it is finished, on any engine"
 
 
 def test_the_engine_decides_nothing() -> None:
@@ -305,7 +306,7 @@ def test_bad_addresses_are_told_in_one_sentence(argv: list[str], words: str, tmp
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         argv = [f"127.0.0.1:{server.server_port}" if part == "HTTP" else part for part in argv]
-        assert cli.main(["run", *TINY, *argv, "--out", str(tmp_path / "out")]) == 2
+        assert main.main(["run", *TINY, *argv, "--out", str(tmp_path / "out")]) == 2
         server.shutdown()
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.startswith(f"fedptr: {words}")
@@ -314,7 +315,7 @@ def test_bad_addresses_are_told_in_one_sentence(argv: list[str], words: str, tmp
 
 def test_without_ray_it_says_what_to_install(monkeypatch, capsys) -> None:
     monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
-    assert cli.main(["run", *TINY, "--engine", "ray"]) == 2
+    assert main.main(["run", *TINY, "--engine", "ray"]) == 2
     assert capsys.readouterr().err.endswith('install it with: pip install "fedptr[ray]"\n')
 
 

@@ -16,8 +16,8 @@ import pytest
 from test_ray import TINY, lines
 from waiting import until
 
-from fedptr import cli
-from fedptr.engines import pool
+from fedptr.cli.main import main
+from fedptr.engines import ray_pool
 
 RAY = Path(sys.executable).parent / "ray"
 ARGV = ["run", *TINY, "--method", "scaffold", "--rounds", "60"]
@@ -26,7 +26,7 @@ ARGV = ["run", *TINY, "--method", "scaffold", "--rounds", "60"]
 @contextlib.contextmanager
 def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     """`ray start`, until it is there; all its processes end with it."""
-    env = {**pool.ENV, **os.environ}
+    env = {**ray_pool.ENV, **os.environ}
     with log.open("wb") as words:
         command = [str(RAY), "start", "--num-cpus=1", "--block", *argv]
         process = subprocess.Popen(command, stdout=words, stderr=words, env=env, start_new_session=True)
@@ -68,6 +68,6 @@ def test_a_cluster_that_loses_a_machine_gives_the_same_bits(tmp_path: Path) -> N
             words = process.communicate(timeout=240)[1].decode()
     assert process.returncode == 0, words
     assert "Traceback" not in words
-    assert cli.main([*ARGV, "--out", str(tmp_path / "here")]) == 0
+    assert main.main([*ARGV, "--out", str(tmp_path / "here")]) == 0
     weights = [(folder / "weights.safetensors").read_bytes() for folder in (out, tmp_path / "here")]
     assert weights[0] == weights[1]

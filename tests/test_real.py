@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedptr.core.federation import federate, last
 from fedptr.errors import UserError
-from fedptr.experiment import Experiment, prepare
-from fedptr.federation import federate, last
-from fedptr.plan import Plan, check
+from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.plan import Plan, check
 
 REAL = pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
 

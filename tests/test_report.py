@@ -13,14 +13,14 @@ import pytest
 from conftest import mutate
 from made import made_run
 
-from fedptr import cli
+from fedptr import plots as curves
+from fedptr.cli.main import main
 from fedptr.methods import all_methods
-from fedptr.report import curves
-from fedptr.report.page import series, view
-from fedptr.report.page.find import find, load
-from fedptr.report.page.group import group
-from fedptr.report.page.style import styles
-from fedptr.report.page.write import embedded, page
+from fedptr.report import fedptr_inside, series
+from fedptr.report.find_runs import find, load
+from fedptr.report.group import group
+from fedptr.report.page import embedded, page
+from fedptr.report.style import styles
 
 Capture = pytest.CaptureFixture[str]
 
@@ -160,7 +160,7 @@ def test_damaged_runs_are_left_out_with_one_line(
     else:
         (bad / name).write_text(content)
     out = tmp_path / "report.html"
-    assert cli.main(["report", str(tmp_path / "runs"), "-o", str(out)]) == 0
+    assert main.main(["report", str(tmp_path / "runs"), "-o", str(out)]) == 0
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert words in said.err
@@ -181,7 +181,7 @@ def test_a_damaged_split_or_picture_costs_only_itself(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(compared: Path, tmp_path: Path, capsys: Capture) -> None:
     def refused(*argv: str) -> str:
         capsys.readouterr()
-        assert cli.main(["report", *argv]) == 2
+        assert main.main(["report", *argv]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         return err
@@ -199,20 +199,20 @@ def test_bad_input_is_one_sentence(compared: Path, tmp_path: Path, capsys: Captu
     assert "exists; choose another with -o, or add --force" in refused(str(compared), *out)
     assert "cannot be written" in refused(str(compared), "-o", str(tmp_path / "report.html" / "below"))
     assert (tmp_path / "report.html").read_text() == "mine"
-    assert cli.main(["report", str(compared), *out, "--force"]) == 0
+    assert main.main(["report", str(compared), *out, "--force"]) == 0
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_the_view_of_fedptr(compared: Path) -> None:
     run = load(compared / "H5")
     assert run.summary
-    found = view.view(run, run.summary["layers"])
+    found = fedptr_inside.view(run, run.summary["layers"])
     assert found
     assert found["match_before"][:3] == [None] * 3, "nothing is matched before warm-up"
     assert found["match_after"][5] == pytest.approx(0.8 * found["match_before"][5], rel=1e-3)
     assert found["layers"][0] == "features.0.weight"
     assert found["distances"][0][7] == pytest.approx(0.2 * (1 + 1 / 8), rel=1e-3)
-    assert view.view(load(compared / "fedavg" / "seed0"), None) is None
+    assert fedptr_inside.view(load(compared / "fedavg" / "seed0"), None) is None
 
 
 def test_fuzzed_runs_are_shown_or_left_out(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_pictures_beyond_the_budget_are_left_out(tmp_path: Path, monkeypatch: py
         made_run(tmp_path / method, tables(method))
     first = data_of(page(*find([tmp_path])))[0]["views"]
     assert [len(one["sheets"]) for one in first] == [8, 8]
-    monkeypatch.setattr("fedptr.report.page.write.BUDGET", sum(len(sheet["src"]) for sheet in first[0]["sheets"]))
+    monkeypatch.setattr("fedptr.report.page.BUDGET", sum(len(sheet["src"]) for sheet in first[0]["sheets"]))
     less = data_of(page(*find([tmp_path])))[0]["views"]
     assert [len(one["sheets"]) for one in less] == [8, 0]
     assert less[1]["left_out"]
@@ -286,7 +286,7 @@ def reproduced(tmp_path: Path) -> Path:
 
 def test_a_reproduction_is_shown_beside_the_paper(reproduced: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    assert cli.main(["report", str(reproduced), "-o", str(out)]) == 0
+    assert main.main(["report", str(reproduced), "-o", str(out)]) == 0
     text = out.read_text()
     assert len(find([reproduced])[0]) == 2, "the runs that its table names, as far as they are there"
     for words in (
@@ -316,6 +316,6 @@ def test_fuzzed_reproductions_are_shown_or_refused(reproduced: Path, tmp_path: P
     for k in range(60):
         first, last = rng.choice(values)
         path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else mutate(whole, rng))
-        codes.add(cli.main(["report", str(reproduced), "-o", str(tmp_path / "page.html"), "--force"]))
+        codes.add(main.main(["report", str(reproduced), "-o", str(tmp_path / "page.html"), "--force"]))
     assert codes == {0, 2}
     assert "Traceback" not in capsys.readouterr().err

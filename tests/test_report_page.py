@@ -18,7 +18,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from waiting import until
 
-from fedptr import cli, summary
+from fedptr.cli.main import main
+from fedptr.runs import summary
 
 SECONDS = 3.0  # within which a large page shows its first charts
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
@@ -45,7 +46,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def report(folder: Path, out: Path) -> str:
-    assert cli.main(["report", str(folder), "-o", str(out)]) == 0
+    assert main.main(["report", str(folder), "-o", str(out)]) == 0
     return out.as_uri()
 
 
@@ -166,10 +167,10 @@ def test_privacy_spent_is_an_axis_where_it_was_promised(browser: Any, tmp_path: 
     argv = ["run", "--method", "fedavg", "--model", "mlp", "--rounds", "4", "--participation", "0.5", "--out"]
     argv[1:1] = ["--set", "run.sampling=bernoulli", "--set", "method.weighting=uniform"]
     private = ["--set", "privacy.clip=1", "--set", "privacy.noise=2"]
-    assert cli.main([*argv, str(tmp_path / "runs" / "open")]) == 0
+    assert main.main([*argv, str(tmp_path / "runs" / "open")]) == 0
     report(tmp_path / "runs", tmp_path / "open.html")
     assert "ε spent" not in (tmp_path / "open.html").read_text()
-    assert cli.main([*argv, str(tmp_path / "runs" / "private"), *private]) == 0
+    assert main.main([*argv, str(tmp_path / "runs" / "private"), *private]) == 0
     records = [json.loads(line) for line in (tmp_path / "runs" / "private" / "rounds.jsonl").read_text().splitlines()]
     browser.get(report(tmp_path / "runs", tmp_path / "report.html"))
     draw_all(browser)

@@ -15,9 +15,9 @@ import pytest
 from conftest import smoke
 
 from fedptr import methods
-from fedptr.cli import main
+from fedptr.cli.main import main
+from fedptr.jobs.run_queue import units
 from fedptr.reproduce import recipe as recipes
-from fedptr.reproduce.queue import units
 from fedptr.reproduce.recipe import cells, fingerprint, load, names, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge
 
@@ -223,7 +223,7 @@ def test_a_failing_cell_does_not_stop_the_others(
         columns[1] = recipes.Column("K=3", {**columns[1].set, "local.lr": 1e30})
         return recipes.replace(recipe, columns=tuple(columns))
 
-    monkeypatch.setattr("fedptr.reproduce.command.load", broken)
+    monkeypatch.setattr("fedptr.cli.reproduce.load", broken)
     assert smoke("figure5", tmp_path, "--seeds", "1") == 1
     assert len(folders(tmp_path)) == 5
     assert "not finite" in capsys.readouterr().err

@@ -13,13 +13,13 @@ import pytest
 from conftest import smoke
 from kills import outcome
 
-from fedptr import longer, runner
 from fedptr.errors import UserError
+from fedptr.jobs.run_queue import look
 from fedptr.reproduce import recipe as recipes
 from fedptr.reproduce.outcome import gather
-from fedptr.reproduce.queue import look
 from fedptr.reproduce.recipe import cells, fingerprint, lineage, load, longest, place
-from fedptr.runner import load_plan
+from fedptr.runs import extend, runner
+from fedptr.runs.runner import load_plan
 
 NAME = "table7"
 Capture = pytest.CaptureFixture[str]
@@ -93,7 +93,7 @@ def test_of_cells_that_share_a_run_the_longest_is_run(
     rows = [replace(row, paper=(None,) * 3) for row in recipe.rows]
     several = replace(recipe, columns=tuple(columns), rows=tuple(rows), reference="2 rounds")
     with monkeypatch.context() as patched:
-        patched.setattr("fedptr.reproduce.command.load", lambda name: several)
+        patched.setattr("fedptr.cli.reproduce.load", lambda name: several)
         assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
     assert [runner.load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
     found = json.loads((tmp_path / "all" / NAME / "reproduce.json").read_text())["cells"]
@@ -128,7 +128,7 @@ def test_a_shorter_table_can_be_read_while_its_runs_get_longer(
     for folder in folders(tmp_path / "part").values():
         stop_after(folder, 4, of=6)
         with pytest.raises(UserError):
-            longer.check(folder, load_plan(folder), 3)
+            extend.check(folder, load_plan(folder), 3)
     after = make(tmp_path / "part", 3, "--no-runs")
     assert [cell["weights_sha256"] for cell in after["cells"]] == [cell["weights_sha256"] for cell in before["cells"]]
     assert numbers(after) == numbers(before)
@@ -178,11 +178,11 @@ def test_runs_of_earlier_versions_are_found(make: Made, tmp_path: Path) -> None:
 def test_who_shares_a_folder(tmp_path: Path) -> None:
     recipe = load(NAME)
     plan = recipe.plan(recipe.rows[0], recipe.columns[0], "smoke", 0)
-    more = longer.with_rounds(plan, 50)  # also the default
+    more = extend.with_rounds(plan, 50)  # also the default
     assert place(plan, tmp_path, exact=False) == place(more, tmp_path, exact=False)
     rarely = replace(plan, run=replace(plan.run, eval_every=3, rounds=7))
-    assert lineage(rarely) != lineage(longer.with_rounds(rarely, 8)) == fingerprint(longer.with_rounds(rarely, 8))
-    assert lineage(longer.with_rounds(rarely, 6)) == lineage(longer.with_rounds(rarely, 9))
+    assert lineage(rarely) != lineage(extend.with_rounds(rarely, 8)) == fingerprint(extend.with_rounds(rarely, 8))
+    assert lineage(extend.with_rounds(rarely, 6)) == lineage(extend.with_rounds(rarely, 9))
     own = {place(p, tmp_path, exact=True) for p in (plan, more)}  # the models of both are wanted
     assert len(own) == 2
     shared = place(plan, tmp_path, exact=False)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import smoke
 
-from fedptr.cli import main
-from fedptr.report.page.reproduced import entry
+from fedptr.cli.main import main
+from fedptr.report.recipes import entry
 from fedptr.reproduce import tables
 from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, load, names

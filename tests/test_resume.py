@@ -19,18 +19,18 @@ import torch
 from conftest import World, mutate, quick
 from kills import killed_run, outcome
 
-from fedptr import cli
+from fedptr.cli.main import main
+from fedptr.core.faults import Faults
+from fedptr.core.federation import Rounds, federate
 from fedptr.data import cache
 from fedptr.data.dataset import PARTS, Dataset
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
-from fedptr.experiment import prepare
-from fedptr.faults import Faults
-from fedptr.federation import Rounds, federate
-from fedptr.lock import locked
 from fedptr.methods import FedAvg, all_methods
-from fedptr.plan import Plan
-from fedptr.runner import identity, load_plan, newest
+from fedptr.runs.experiment import prepare
+from fedptr.runs.lock import locked
+from fedptr.runs.plan import Plan
+from fedptr.runs.runner import identity, load_plan, newest
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 
@@ -47,7 +47,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple]:
     """A SCAFFOLD run of six rounds that was stopped after four, and what it would have come to."""
     base = tmp_path_factory.mktemp("stopped")
     argv = ["run", *TINY, "--method", "scaffold", "--participation", "0.5", "--rounds", "6"]
-    assert cli.main([*argv, "--out", str(base / "whole")]) == 0
+    assert main.main([*argv, "--out", str(base / "whole")]) == 0
     script = (
         "import os, signal, sys\n"
         "from fedptr import cli, history\n"
@@ -73,7 +73,7 @@ def part(stopped, tmp_path: Path) -> Path:
 
 def resume(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
     capsys.readouterr()
-    assert cli.main(["resume", str(folder)]) == code
+    assert main.main(["resume", str(folder)]) == code
     err = capsys.readouterr().err
     assert "Traceback" not in err
     return err
@@ -227,9 +227,9 @@ def small_disk(tmp_path: Path):
 def test_a_disk_that_really_is_full(small_disk: Path, tmp_path: Path, capsys) -> None:
     argv = ["run", "--model", "mlp", "--width", "64", "--batch", "32", "--set", "machine.threads=1"]
     argv += ["--method", "scaffold", "--participation", "0.3", "--rounds", "5"]
-    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "whole")]) == 0
     capsys.readouterr()
-    assert cli.main([*argv, "--out", str(small_disk / "out")]) == 2
+    assert main.main([*argv, "--out", str(small_disk / "out")]) == 2
     assert "No space left on device" in capsys.readouterr().err
     subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
     resume(small_disk / "out", capsys)
@@ -238,7 +238,7 @@ def test_a_disk_that_really_is_full(small_disk: Path, tmp_path: Path, capsys) ->
 
 def test_a_read_only_folder(small_disk: Path, part: Path, capsys) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert cli.main(["run", *TINY, "--out", str(small_disk / "out")]) == 2
+    assert main.main(["run", *TINY, "--out", str(small_disk / "out")]) == 2
     assert "cannot be used for results (Read-only file system)" in capsys.readouterr().err
 
 
@@ -246,14 +246,14 @@ def test_two_processes_in_one_folder(part: Path, capsys) -> None:
     with locked(part):
         err = resume(part, capsys, 2)
         assert "is in use by process" in err
-        assert cli.main(["run", *TINY, "--out", str(part), "--force"]) == 2
+        assert main.main(["run", *TINY, "--out", str(part), "--force"]) == 2
         assert "is in use by process" in capsys.readouterr().err
     assert (part / "plan.toml").exists()
 
 
 def test_a_comparison_goes_on_where_it_was(tmp_path: Path, capsys) -> None:
     argv = ["compare", *TINY, "--methods", "fedavg,scaffold", "--seeds", "2", "--rounds", "3"]
-    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "whole")]) == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     for name in ("compare.json", "table.md", "curves.png"):
         (tmp_path / "part" / name).unlink()
@@ -371,7 +371,7 @@ def test_a_failing_client_stops_the_run_or_is_dropped(what: str, world: World) -
 
 def test_dropped_clients_are_counted_in_the_summary(tmp_path: Path, capsys) -> None:
     assert (
-        cli.main(
+        main.main(
             [
                 "run",
                 *TINY,
@@ -399,8 +399,8 @@ def test_what_a_kill_left_behind_can_be_replaced(tmp_path: Path, capsys) -> None
     (out / "lock").write_text("{}")
     (out / ".plan.toml.4711.tmp").write_text("[ru")
     assert "holds no plan.toml" in resume(out, capsys, 2)
-    assert cli.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 0
+    assert main.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 0
     assert not list(out.glob(".*"))
     (out / "notes.txt").write_text("mine")
-    assert cli.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 2
+    assert main.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 2
     assert "notes.txt was not made by fedptr" in capsys.readouterr().err

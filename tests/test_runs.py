@@ -14,11 +14,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from fedptr import cli, samples
+from fedptr.cli.main import main
+from fedptr.core import samples
 from fedptr.data.load import load
-from fedptr.folder import fresh_name
-from fedptr.history import jsonable
-from fedptr.models import ModelPlan, build
+from fedptr.models.networks import ModelPlan, build
+from fedptr.runs.folder import fresh_name
+from fedptr.runs.rounds_file import jsonable
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1"]
@@ -27,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(out: Path, *argv: str, command: str = "run") -> dict[str, Any]:
-    assert cli.main([command, *argv, "--out", str(out)]) == 0
+    assert main.main([command, *argv, "--out", str(out)]) == 0
     name = "summary.json" if command == "run" else "compare.json"
     return strict((out / name).read_text(encoding="utf-8"))
 
@@ -72,7 +73,7 @@ def test_matching_that_mimics_nothing_is_told(tmp_path: Path, capsys: Capture) -
     words = f"its matching loss is {wild['matching']['loss']:.2f} (median of 4), and a student that stays where it is"
     assert words in capsys.readouterr().err
     (tmp_path / "wild" / "summary.json").unlink()
-    assert cli.main(["resume", str(tmp_path / "wild")]) == 0
+    assert main.main(["resume", str(tmp_path / "wild")]) == 0
     assert words in capsys.readouterr().err
     assert "matching" not in run(tmp_path / "fedavg", *TINY, "--method", "fedavg", "--rounds", "2")
 
@@ -149,7 +150,7 @@ def test_json_has_no_nan() -> None:
 
 def refused(capsys: Capture, *argv: str) -> str:
     capsys.readouterr()
-    assert cli.main(list(argv)) == 2
+    assert main.main(list(argv)) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     return err
@@ -205,7 +206,7 @@ def test_an_empty_folder_will_do(tmp_path: Path) -> None:
 def test_without_out_a_new_name_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     for expected in ("runs/fedavg-digits-seed3", "runs/fedavg-digits-seed3-2"):
-        assert cli.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--seed", "3"]) == 0
+        assert main.main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--seed", "3"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"results: {expected}"
         assert {path.name for path in Path(expected).iterdir()} == RUN_FILES
     assert fresh_name("other") == Path("runs/other")
@@ -217,7 +218,7 @@ def test_without_out_a_new_name_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_saved_split_is_used(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "split.json"
     how = ["--clients", "5", "--alpha", "0.5", "--set", "split.seed=9"]
-    assert cli.main(["partition", *how, "--out", str(path)]) == 0
+    assert main.main(["partition", *how, "--out", str(path)]) == 0
     out = capsys.readouterr().out
     saved = strict(path.read_text())["sha256"]
     assert f"sha256 {saved[:12]}" in out
@@ -229,7 +230,7 @@ def test_a_saved_split_is_used(tmp_path: Path, capsys: Capture) -> None:
     assert "exists; choose another --out" in refused(capsys, "partition", *how, "--out", str(path))
     path.unlink()
     assert "split.png exists" in refused(capsys, "partition", *how, "--out", str(path))
-    assert cli.main(["partition", *how, "--out", str(path), "--force"]) == 0
+    assert main.main(["partition", *how, "--out", str(path), "--force"]) == 0
 
     content = strict(path.read_text())
     content["clients"][0][0], content["clients"][1][0] = content["clients"][1][0], content["clients"][0][0]
@@ -322,7 +323,7 @@ def test_a_summary_does_not_say_in_which_folder_the_data_was(tmp_path: Path) -> 
     x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 8, 8), dtype=np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "mine.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     asked = ["--dataset", str(tmp_path / "mine.npz"), "--clients", "2", "--min-size", "1", "--rounds", "1"]
-    assert cli.main(["run", *asked, "--partition", "iid", "--out", str(tmp_path / "run")]) == 0
+    assert main.main(["run", *asked, "--partition", "iid", "--out", str(tmp_path / "run")]) == 0
     assert strict((tmp_path / "run" / "summary.json").read_text())["data"] == "mine.npz (.npz file)"
 
 
@@ -330,7 +331,7 @@ def test_a_method_that_diverges_does_not_stop_the_others(tmp_path: Path, capsys:
     out, broken = tmp_path / "out", ["--set", "methods.fedprox.mu=1e30", "--rounds", "2"]
     argv = ["compare", *TINY, *broken, "--methods", "fedprox,fedavg", "--seeds", "2", "--out", str(out)]
     for again in (argv, ["resume", str(out)]):
-        assert cli.main(again) == 1
+        assert main.main(again) == 1
         told = capsys.readouterr()
         assert "failed" in told.out
         assert "seed 0, fedprox, round 1, client" in told.err
@@ -340,5 +341,5 @@ def test_a_method_that_diverges_does_not_stop_the_others(tmp_path: Path, capsys:
         text = (out / "table.md").read_text(encoding="utf-8")
         assert "| fedprox | failed | – | – | – |" in text
         assert text.count("- failed: seed") == 2
-    assert cli.main(["compare", *TINY, *broken, "--methods", "fedprox", "--out", str(tmp_path / "all")]) == 1
+    assert main.main(["compare", *TINY, *broken, "--methods", "fedprox", "--out", str(tmp_path / "all")]) == 1
     assert "every run failed, the first with seed 0, fedprox, round 1" in capsys.readouterr().err

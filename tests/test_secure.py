@@ -16,14 +16,14 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from flwr.app import ConfigRecord
 from test_flower import TABLES, Lab, in_process, models
 
-from fedptr import plan as planning
 from fedptr.engines.flower import masks, serve
 from fedptr.engines.flower.masked import RECORD
 from fedptr.engines.flower.secure import MODULUS, resolution
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.plan import Plan
-from fedptr.sums import only_sums
+from fedptr.privacy.sum_only import only_sums
+from fedptr.runs import plan as planning
+from fedptr.runs.plan import Plan
 
 __all__ = ["models"]  # a fixture
 SUMS = [name for name in all_methods() if only_sums(all_methods()[name](weighting="uniform"))]

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedptr import blocks, heap
-from fedptr.blocks import Blocked
-from fedptr.experiment import prepare
-from fedptr.federation import federate
-from fedptr.plan import Plan, check
-from fedptr.speed import LONG, cores, fast, work
-from fedptr.task import Classification
+from fedptr.compute import blocks, malloc
+from fedptr.compute.blocks import Blocked
+from fedptr.compute.choose import LONG, cores, fast, work
+from fedptr.core.federation import federate
+from fedptr.core.task import Classification
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import Plan, check
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(heap, "keep", lambda: False)  # the tests' own process is left alone
+    monkeypatch.setattr(malloc, "keep", lambda: False)  # the tests' own process is left alone
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -18,14 +18,14 @@ import torch
 from conftest import LOCAL, World, part_for, quick
 from kills import outcome
 
-from fedptr import cli
-from fedptr.checkpoint import Store
+from fedptr.cli.main import main
+from fedptr.core.client_states import LEAF, PREFIX, Shelf, States
+from fedptr.core.federation import Rounds, Run, federate
+from fedptr.core.round_record import nbytes
+from fedptr.core.task import State
 from fedptr.errors import UserError
-from fedptr.federation import Rounds, Run, federate
 from fedptr.methods import all_methods
-from fedptr.record import nbytes
-from fedptr.states import LEAF, PREFIX, Shelf, States
-from fedptr.task import State
+from fedptr.runs.checkpoint import Store
 
 ALL = list(all_methods())
 STATEFUL = ["scaffold", "fedptr"]
@@ -184,7 +184,7 @@ def test_the_folder_goes_with_the_shelf_or_the_process(tmp_path: Path) -> None:
     gc.collect()
     assert list(tmp_path.iterdir()) == []
     script = (
-        "import sys, torch; from pathlib import Path; from fedptr.states import Shelf, States\n"
+        "import sys, torch; from pathlib import Path; from fedptr.core.client_states import Shelf, States\n"
         "states = States({i: {'v': torch.ones(9)} for i in range(9)}, Shelf(0, Path(sys.argv[1]))).updated({})\n"
         "assert len(list(Path(sys.argv[1]).rglob('*.safetensors'))) == 9\n"
     )
@@ -294,7 +294,7 @@ def test_a_run_from_disk_that_was_killed_ends_as_one_from_memory(
     fixed = ["machine.threads=1", f"run.checkpoint_every={every}", *(matching if method == "fedptr" else ())]
     argv = ["run", "--model", "mlp", "--width", "8", "--batch", "32", "--method", method, "--participation", "0.5"]
     argv += ["--rounds", "6", *(part for item in fixed for part in ("--set", item))]
-    assert cli.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "whole")]) == 0
     part = tmp_path / "part"
     command = [sys.executable, "-c", STOP, how, *argv, "--set", "machine.client_memory=0", "--out", str(part)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -302,7 +302,7 @@ def test_a_run_from_disk_that_was_killed_ends_as_one_from_memory(
     assert bool(list((part / "checkpoint").glob(f"{PREFIX}*/*"))) == (how == "SIGKILL")  # what a kill leaves behind
     newest = sorted((part / "checkpoint").glob("client-*-4.safetensors"))[0]
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert cli.main(["resume", str(part)]) == 0
+    assert main.main(["resume", str(part)]) == 0
     assert f"using the checkpoint of round {4 - every}, as a newer one is damaged" in capsys.readouterr().err
     assert outcome(part) == outcome(tmp_path / "whole")
     assert not list((part / "checkpoint").glob(f"{PREFIX}*"))
@@ -322,7 +322,7 @@ def test_what_a_kill_left_can_be_replaced(tmp_path: Path, capsys: pytest.Capture
         "--set",
         "machine.threads=1",
     ]
-    assert cli.main([*argv, "--out", str(tmp_path / "out")]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "out")]) == 0
     (tmp_path / "out" / "checkpoint" / f"{PREFIX}x").mkdir()
     (tmp_path / "out" / "checkpoint" / f"{PREFIX}x" / "3.safetensors").write_bytes(b"")
-    assert cli.main([*argv, "--out", str(tmp_path / "out"), "--force"]) == 0
+    assert main.main([*argv, "--out", str(tmp_path / "out"), "--force"]) == 0

@@ -14,13 +14,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedptr import cli, theorem, theory
+from fedptr.cli.main import main
+from fedptr.core.federation import Rounds, federate
+from fedptr.core.local_training import Local
+from fedptr.core.samples import Samples
+from fedptr.core.task import Batch, Differentiable, full_gradient
 from fedptr.errors import UserError
-from fedptr.federation import Rounds, federate
-from fedptr.local import Local
-from fedptr.samples import Samples
-from fedptr.smooth import PROBLEMS, Smooth, agreeing, differing, sigmoid
-from fedptr.task import Batch, Differentiable, full_gradient
+from fedptr.theory.check_rates import check_rates, theorem
+from fedptr.theory.problems import PROBLEMS, Smooth, agreeing, differing, sigmoid
 
 N = 8
 ROUNDS = (8, 16, 32)
@@ -98,21 +99,21 @@ def test_the_printed_condition() -> None:
 def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], Smooth]) -> None:
     problem = make(0, N)
     lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
-    method = theory.theorem_method("fedptr", problem, lam, 16)
-    local = Local(lr=1 / (lam + problem.L), momentum=0.0, batch=10**6, epochs=theory.STEPS, record_gamma=True)
+    method = check_rates.theorem_method("fedptr", problem, lam, 16)
+    local = Local(lr=1 / (lam + problem.L), momentum=0.0, batch=10**6, epochs=check_rates.STEPS, record_gamma=True)
     runs = list(federate(method, problem.task, problem.clients, rounds=Rounds(rounds=13), local=local))
     matched = [c for run in runs for c in run.record["clients"] if "match_before" in c]
     assert len(matched) == 2 * N, "in rounds 3 and 13"
     assert all(c["match_after"] < c["match_before"] for c in matched)
-    most = theory.inexactness(problem, lam)
-    achieved = [c["gamma"] for run in runs[theory.M :] for c in run.record["clients"]]
+    most = check_rates.inexactness(problem, lam)
+    achieved = [c["gamma"] for run in runs[check_rates.M :] for c in run.record["clients"]]
     assert most / 1000 < max(achieved) <= most < 1e-3, "γ is what is said of it"
     assert not torch.equal(runs[0].clients[0]["X"], runs[-1].clients[0]["X"])
 
 
 @pytest.fixture(scope="module")
 def results() -> list[theorem.Result]:
-    return theory.check(ROUNDS, 1, N, tell=lambda words: None)
+    return check_rates.check(ROUNDS, 1, N, tell=lambda words: None)
 
 
 def held(results: list[theorem.Result], method: str, what: str) -> dict[str, bool]:
@@ -135,18 +136,20 @@ def test_what_is_measured_is_what_the_engine_did(results: list[theorem.Result]) 
     problem = agreeing(0, N)
     lr = 1 / (theorem.smallest_lambda(problem.L, problem.L_minus, N) + problem.L)
     w, G = problem.task.init(), []
-    for _ in range(theory.M + ROUNDS[-1]):
+    for _ in range(check_rates.M + ROUNDS[-1]):
         G.append(
             float(torch.stack([full_gradient(problem.task, w, d) for d in problem.clients]).mean(0).square().sum())
         )
         ends = []
         for data in problem.clients:
             v = w
-            for _ in range(theory.STEPS):
+            for _ in range(check_rates.STEPS):
                 v = v - lr * full_gradient(problem.task, v, data)
             ends.append(v)
         w = torch.stack(ends).mean(0)
-    assert [trace.G for trace in result.traces] == pytest.approx([min(G[theory.M : theory.M + T]) for T in ROUNDS])
+    assert [trace.G for trace in result.traces] == pytest.approx(
+        [min(G[check_rates.M : check_rates.M + T]) for T in ROUNDS]
+    )
 
 
 def test_every_method_makes_progress_in_its_own_way(results: list[theorem.Result]) -> None:
@@ -172,7 +175,7 @@ def test_a_bound_needs_its_conditions() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main(["theory", "--rounds", "8,4", "--seeds", "2"]) == 0
+    assert main.main(["theory", "--rounds", "8,4", "--seeds", "2"]) == 0
     out = capsys.readouterr().out
     assert not re.search(r"\w…", out), "something is cut off"
     text = " ".join(re.sub("[│┃|]", " ", out).split())
@@ -185,7 +188,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
         assert line["slope"] == pytest.approx(math.log(G[1] / G[0]) / math.log(2))
     with Image.open(tmp_path / "runs/theory/theory.png") as image:
         assert image.width > 1000
-    assert cli.main(["theory", "--rounds", "8,4", "--out", "runs/theory"]) == 2, "it is not empty"
+    assert main.main(["theory", "--rounds", "8,4", "--out", "runs/theory"]) == 2, "it is not empty"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,6 @@ def test_mistakes(
     argv: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["theory", *argv]) == 2
+    assert main.main(["theory", *argv]) == 2
     assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

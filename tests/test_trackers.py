@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedptr import cli, trackers
-from fedptr.history import Record
+from fedptr.cli.main import main
+from fedptr.runs import trackers
+from fedptr.runs.rounds_file import Record
 
 TINY = ["--model", "mlp", "--width", "8", "--method", "fedptr", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--rounds", "5"]
@@ -82,7 +83,7 @@ def agree(found: Points, wanted: Points) -> None:
 @KINDS
 def test_a_run_is_tracked(kind: str, tmp_path: Path) -> None:
     needs(kind)
-    assert cli.main(["run", *TINY, *PTR, f"--{kind}", "--out", "out"]) == 0
+    assert main.main(["run", *TINY, *PTR, f"--{kind}", "--out", "out"]) == 0
     found = read(kind, tmp_path / "out")
     agree(found, expected(tmp_path / "out"))
     assert {"test_accuracy", "train_loss", "seconds/total", "clients/match_after", "clients/beta", "cohort"} <= set(
@@ -97,8 +98,8 @@ def test_a_run_is_tracked(kind: str, tmp_path: Path) -> None:
 @KINDS
 def test_a_continued_run_has_every_round_once(kind: str, tmp_path: Path) -> None:
     needs(kind)
-    assert cli.main(["run", *TINY, *PTR, f"--{kind}", "--out", "out"]) == 0
-    assert cli.main(["resume", "out", "--rounds", "8"]) == 0
+    assert main.main(["run", *TINY, *PTR, f"--{kind}", "--out", "out"]) == 0
+    assert main.main(["resume", "out", "--rounds", "8"]) == 0
     found = read(kind, tmp_path / "out")
     agree(found, expected(tmp_path / "out"))
     assert [step for step, _ in found["test_accuracy"]] == list(range(1, 9))
@@ -118,10 +119,10 @@ def test_a_resumed_run_has_every_round_once(kind: str, tmp_path: Path, monkeypat
         return values
 
     monkeypatch.setattr(trackers, "scalars", stopping)
-    assert cli.main(["run", *TINY, *PTR, "--set", "run.checkpoint_every=2", f"--{kind}", "--out", "out"]) == 130
+    assert main.main(["run", *TINY, *PTR, "--set", "run.checkpoint_every=2", f"--{kind}", "--out", "out"]) == 130
     assert [step for step, _ in read(kind, out)["test_accuracy"]] == [1, 2, 3]
     monkeypatch.setattr(trackers, "scalars", original)
-    assert cli.main(["resume", "out"]) == 0
+    assert main.main(["resume", "out"]) == 0
     found, wanted = read(kind, out), expected(out)
     if kind == "mlflow":  # it keeps the clock of the round's first time
         found, wanted = ({k: v for k, v in p.items() if "seconds" not in k} for p in (found, wanted))
@@ -132,17 +133,17 @@ def test_a_resumed_run_has_every_round_once(kind: str, tmp_path: Path, monkeypat
 def test_a_comparison_has_one_store(kind: str, tmp_path: Path) -> None:
     needs(kind)
     argv = ["compare", "--methods", "fedavg,scaffold", *TINY[:4], "--rounds", "2", "--set", "machine.threads=1"]
-    assert cli.main([*argv, f"--{kind}", "--out", "out"]) == 0
+    assert main.main([*argv, f"--{kind}", "--out", "out"]) == 0
     out = tmp_path / "out"
     for label in ("fedavg/seed0", "scaffold/seed0"):
         agree(read(kind, out, label), expected(out / label))
     assert not (out / "fedavg/seed0" / kind).exists()
-    assert cli.main([*argv, f"--{kind}", "--out", "out", "--force"]) == 0, "its files are known as ours"
+    assert main.main([*argv, f"--{kind}", "--out", "out", "--force"]) == 0, "its files are known as ours"
 
 
 def test_mlflow_has_the_plan_and_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("mlflow")
-    assert cli.main(["run", *TINY, "--rounds", "1", "--mlflow", "--out", "out"]) == 0
+    assert main.main(["run", *TINY, "--rounds", "1", "--mlflow", "--out", "out"]) == 0
     _, run = mlflow_run(tmp_path / "out")
     assert run.info.status == "FINISHED"
     assert run.data.params["method.name"] == "fedptr"
@@ -152,7 +153,7 @@ def test_mlflow_has_the_plan_and_the_state(tmp_path: Path, monkeypatch: pytest.M
 def test_mlflow_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "elsewhere").as_uri())
-    assert cli.main(["run", *TINY, "--rounds", "1", "--mlflow", "--out", "out"]) == 0
+    assert main.main(["run", *TINY, "--rounds", "1", "--mlflow", "--out", "out"]) == 0
     assert list((tmp_path / "elsewhere").rglob("test_accuracy"))
     assert not list((tmp_path / "out/mlflow").iterdir())
 
@@ -170,7 +171,7 @@ def test_without_its_package_nothing_runs(
         return original(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    assert cli.main([command, "--model", "mlp", f"--{kind}", "--out", "out"]) == 2
+    assert main.main([command, "--model", "mlp", f"--{kind}", "--out", "out"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"fedptr: --{kind} needs a package that is not here; install it with: pip install 'fedptr[{kind}]'\n"
@@ -189,7 +190,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(
 ) -> None:
     monkeypatch.setitem(trackers.KINDS, "tensorboard", Broken)
     monkeypatch.setattr(trackers, "check", lambda names: None)
-    assert cli.main(["run", *TINY, "--rounds", "2", "--tensorboard", "--out", "out"]) == 0
+    assert main.main(["run", *TINY, "--rounds", "2", "--tensorboard", "--out", "out"]) == 0
     err = capsys.readouterr().err
     assert err.count("tensorboard gets no more of out (no room for step 1); rounds.jsonl has everything") == 1
     assert len(rounds(tmp_path / "out")) == 2
@@ -198,7 +199,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     """Only a comparison's trackers are looked for above a run; whatever else is called mlflow is not ours."""
     (tmp_path / "mlflow").mkdir()
-    assert cli.main(["run", *TINY, "--rounds", "1", "--out", "runs/one"]) == 0
+    assert main.main(["run", *TINY, "--rounds", "1", "--out", "runs/one"]) == 0
     assert not list((tmp_path / "mlflow").iterdir())
 
 

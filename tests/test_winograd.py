@@ -14,18 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedptr import heap, matching, native
-from fedptr.experiment import prepare
-from fedptr.federation import federate
-from fedptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
-from fedptr.models import MLP, ConvNet
-from fedptr.native import UnavailableError, library
-from fedptr.plan import check
-from fedptr.samples import Samples
-from fedptr.task import Batch, Classification
-from fedptr.winograd import Winograd, suits
+from fedptr.compute import cpp_extension, malloc
+from fedptr.compute.convnet_cpp import Winograd, suits
+from fedptr.compute.cpp_extension import UnavailableError, library
+from fedptr.core.federation import federate
+from fedptr.core.samples import Samples
+from fedptr.core.task import Batch, Classification
+from fedptr.methods.ptr import matching
+from fedptr.methods.ptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
+from fedptr.models.networks import MLP, ConvNet
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import check
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, cpp_extension.COMPILERS)), reason="no C++ compiler here")
 
 Kind = tuple[tuple[int, int, int], int, int, int]  # shape, classes, width, depth
 KINDS: dict[str, Kind] = {
@@ -240,7 +241,7 @@ def plan(**machine: Any) -> Any:
 
 @pytest.fixture
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(heap, "keep", lambda: False)  # the tests' own process is left alone
+    monkeypatch.setattr(malloc, "keep", lambda: False)  # the tests' own process is left alone
     threads = torch.get_num_threads()
     library.cache_clear()
     yield
@@ -274,9 +275,9 @@ def test_without_a_compiler_it_goes_on_without(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", compiler) if compiler else monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(native, "COMPILERS", ())
+    monkeypatch.setattr(cpp_extension, "COMPILERS", ())
     p = plan(compile="auto")
-    monkeypatch.setattr("fedptr.speed.SHORT", 0.0)
+    monkeypatch.setattr("fedptr.compute.choose.SHORT", 0.0)
     assert prepare(p).task.how == "blocks"
     said = capsys.readouterr().err
     assert said.count("convnet.cpp is not used (") == 1
@@ -292,7 +293,7 @@ def test_code_that_computes_something_else_is_not_used(monkeypatch: pytest.Monke
         fast(make(KINDS["one layer"], torch.float32))
 
 
-BUILD = "from fedptr.native import library; print(library('convnet', 'float').packed_size is not None)"
+BUILD = "from fedptr.compute.cpp_extension import library; print(library('convnet', 'float').packed_size is not None)"
 
 
 def test_several_processes_may_build_it_at_once(tmp_path: Path) -> None:

@@ -21,18 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from fedptr import sets
-from fedptr.audit import pairs
+from fedptr.audit import closest_pairs
 from fedptr.audit.metrics import ENOUGH, measure
 from fedptr.audit.neighbours import SAME, Group, Near, groups, near, started_from
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import SPLIT, Job, generator, train
 from fedptr.audit.target import Target
-from fedptr.data.progress import notice
+from fedptr.core.task import State
 from fedptr.errors import UserError
-from fedptr.plan import OutputPlan, Plan
-from fedptr.task import State
-from fedptr.trajectory import Trajectory
+from fedptr.messages import notice
+from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.runs import auxiliary_sets
+from fedptr.runs.plan import OutputPlan, Plan
 
 KEPT = 5  # rounds, about, besides the first
 FOLDER = "auxiliary"
@@ -55,9 +55,9 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
     every = -(-run.plan.run.rounds // KEPT)
     wanted = {place / FOLDER / init: repeated(run, init, every) for init in starts(run.plan)}
     board = train(wanted, jobs, "auxiliary run")
-    kept = {folder.name: sets.load(folder) for folder in wanted}
+    kept = {folder.name: auxiliary_sets.load(folder) for folder in wanted}
     for folder in wanted:
-        if not (kept[folder.name] and sets.load_starts(folder)):
+        if not (kept[folder.name] and auxiliary_sets.load_starts(folder)):
             raise UserError(f"the auxiliary sets of {folder} are gone; remove {folder} and audit again")
     own = run.plan.method.init  # type: ignore[attr-defined]
     same = board.done[place / FOLDER / own][0]["weights_sha256"] == run.summary["weights_sha256"]
@@ -67,7 +67,7 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
     found = groups(run, owners, generator(seed, FOLDER))
     if not found:
         raise UserError("no class that an owner has samples of is held out, so there is nothing to compare with")
-    began = beginnings(run, found, sets.load_starts(place / FOLDER / "real"))
+    began = beginnings(run, found, auxiliary_sets.load_starts(place / FOLDER / "real"))
     return {
         "note": LEAVES,
         "owners": owners,
@@ -77,7 +77,9 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
             init: [entry for t, state in rounds.items() if (entry := asked(run, found, began, t, state, seed))]
             for init, rounds in kept.items()
         },
-        "pairs": {init: pairs.save(run, found, rounds, place / f"pairs-{init}.png") for init, rounds in kept.items()},
+        "pairs": {
+            init: closest_pairs.save(run, found, rounds, place / f"pairs-{init}.png") for init, rounds in kept.items()
+        },
     }
 
 

@@ -11,17 +11,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedptr.atomic_files import write_text
 from fedptr.audit.examples import Examples
 from fedptr.audit.metrics import Measures
 from fedptr.audit.options import Options
-from fedptr.audit.parts import WRONG, parts
+from fedptr.audit.read_audit import WRONG, parts
 from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
-from fedptr.data.progress import notice
 from fedptr.errors import UserError
-from fedptr.history import jsonable
-from fedptr.sealed import write_text
-from fedptr.summary import versions
+from fedptr.messages import notice
+from fedptr.runs.rounds_file import jsonable
+from fedptr.runs.summary import versions
 
 NAME = "audit.json"
 FORMAT = 2

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedptr.samples import Samples
-from fedptr.task import Classification
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 
 CHUNK = 100  # images at a time, so that layers' outputs stay in the cache
 

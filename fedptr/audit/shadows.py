@@ -24,23 +24,23 @@ from typing import Literal
 
 import numpy as np
 
+from fedptr.atomic_files import DamagedError
 from fedptr.audit.examples import Examples
 from fedptr.audit.roc import Flags
+from fedptr.core.faults import Faults
+from fedptr.core.randomness import Key
 from fedptr.data.partition import SplitPlan
-from fedptr.data.progress import notice
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
-from fedptr.faults import Faults
-from fedptr.keys import Key
-from fedptr.lock import StoppedError
+from fedptr.jobs.run_queue import Board, put_aside, work
+from fedptr.messages import notice
 from fedptr.methods.fedavg import FedAvg
-from fedptr.plan import OutputPlan, Plan
-from fedptr.privacy import Privacy
-from fedptr.reproduce.queue import Board, put_aside, work
+from fedptr.privacy.differential import Privacy
 from fedptr.reproduce.recipe import fingerprint
 from fedptr.reproduce.tables import duration
-from fedptr.sealed import DamagedError
-from fedptr.summary import finished
+from fedptr.runs.lock import StoppedError
+from fedptr.runs.plan import OutputPlan, Plan
+from fedptr.runs.summary import finished
 
 Trainer = Literal["federated", "centralised"]
 SPLIT = "split.json"

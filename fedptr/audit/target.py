@@ -11,22 +11,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse
 from torch import Tensor
 
-from fedptr import samples
+from fedptr.atomic_files import DamagedError
 from fedptr.audit.scores import cross_entropy, logits, phi
+from fedptr.compute.choose import cores
+from fedptr.core import samples
+from fedptr.core.client_states import States
+from fedptr.core.federation import Run
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification, State
 from fedptr.data.dataset import Dataset, digest
 from fedptr.data.split import Ints, Split
 from fedptr.errors import UserError
-from fedptr.experiment import choose_device, load_data, make_task
-from fedptr.federation import Run
-from fedptr.history import Record
-from fedptr.plan import Plan
-from fedptr.runner import load_plan
-from fedptr.samples import Samples
-from fedptr.sealed import DamagedError
-from fedptr.speed import cores
-from fedptr.states import States
-from fedptr.summary import finished, weights_sha256
-from fedptr.task import Classification, State
+from fedptr.runs.experiment import choose_device, load_data, make_task
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.runner import load_plan
+from fedptr.runs.summary import finished, weights_sha256
 
 WEIGHTS = "weights.safetensors"
 

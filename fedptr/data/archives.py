@@ -10,10 +10,10 @@ import urllib.request
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from fedptr.data.progress import bar
 from fedptr.data.readers import reading
 from fedptr.data.sources import Archive
 from fedptr.errors import UserError
+from fedptr.messages import bar
 
 BLOCK = 1 << 20
 

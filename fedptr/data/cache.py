@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedptr.data.dataset import PARTS, Dataset, sha256
-from fedptr.data.progress import notice
+from fedptr.messages import notice
 
 FORMAT = 2
 

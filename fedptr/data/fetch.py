@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fedptr.data import archives
 from fedptr.data.load import Located
-from fedptr.data.progress import notice
 from fedptr.data.readers import BATCHES, IDX_NAMES
 from fedptr.data.sources import SOURCES, Source, data_root, find
 from fedptr.errors import UserError
+from fedptr.messages import notice
 from fedptr.settings import unknown
 
 NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lables.json", "test_lables.json")

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedptr.data import cache
 from fedptr.data.dataset import Dataset
-from fedptr.data.folders import image_folder
-from fedptr.data.own import complete, npz
+from fedptr.data.image_folders import image_folder
+from fedptr.data.own_data import complete, npz
 from fedptr.data.readers import Raw, digits, reading
 from fedptr.data.sources import SOURCES, Source, find, places, verify
 from fedptr.errors import UserError

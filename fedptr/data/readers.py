@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedptr.data.dataset import Array
-from fedptr.data.pickles import read_batch
-from fedptr.data.progress import bar
+from fedptr.data.safe_pickle import read_batch
 from fedptr.errors import UserError
+from fedptr.messages import bar
 
 CIFAR = (3, 32, 32)
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))

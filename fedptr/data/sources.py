@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedptr.data import folders, readers
+from fedptr.data import image_folders as folders
+from fedptr.data import readers
 from fedptr.data.dataset import PARTS, Dataset, sha256
 from fedptr.errors import UserError
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedptr.data.progress import notice
-from fedptr.engines.pool import Pool, sentence
-from fedptr.engines.worker import Failed, Order, Trained, description, packed, place_of, unpacked
+from fedptr.core.exchange import named
+from fedptr.core.federation import Visit, check_reply
+from fedptr.core.site import Site
+from fedptr.core.task import State
+from fedptr.engines.ray_pool import Pool, sentence
+from fedptr.engines.ray_worker import Failed, Order, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
-from fedptr.exchange import named
-from fedptr.experiment import Experiment
-from fedptr.federation import Visit, check_reply
+from fedptr.messages import notice
 from fedptr.methods.fedavg import FedAvg
-from fedptr.plan import Plan
-from fedptr.site import Site
-from fedptr.task import State
+from fedptr.runs.experiment import Experiment
+from fedptr.runs.plan import Plan
 
 DEATHS = 3  # workers that may die over one client, or in a row while they start
 PATIENCE = 60  # seconds without any worker before that is said
@@ -96,7 +96,7 @@ class Round:
 
 
 class Workers:
-    """The worker processes of one run; as a function, a way to let a cohort visit. See `fedptr.federation.visit_all`.
+    """The worker processes of one run; as a function, a way to let a cohort visit (see `visit_all`).
 
     They are of a pool that goes on to be used, or of one of their own.
     """

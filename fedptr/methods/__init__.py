@@ -76,7 +76,7 @@ def get(name: str) -> type[FedAvg]:
     method = all_methods()[name.removesuffix(PTR)]
     if not name.endswith(PTR):
         return method
-    from fedptr.beside import with_ptr  # which is made of methods
+    from fedptr.methods.ptr.combine import with_ptr  # which is made of methods
 
     return with_ptr(method)
 

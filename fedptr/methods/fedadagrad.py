@@ -2,8 +2,8 @@
 
     v       sum of Δ²:  v ← v + Δ²
 
-The rest is in `fedptr.adaptive`. There is no momentum unless β₁ is set (one public library has it always), and β₂ is
-not used.
+The rest is in `fedptr.methods.adaptive_server`. There is no momentum unless β₁ is set (one public library always
+has it), and β₂ is not used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.adaptive import Adaptive
+from fedptr.methods.adaptive_server import Adaptive
 from fedptr.settings import setting
 
 

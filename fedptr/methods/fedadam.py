@@ -2,7 +2,7 @@
 
     v       running mean of Δ²:  v ← β₂v + (1−β₂)Δ²
 
-The rest is in `fedptr.adaptive`.
+The rest is in `fedptr.methods.adaptive_server`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.adaptive import Adaptive
+from fedptr.methods.adaptive_server import Adaptive
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
-from fedptr.site import Reply, Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

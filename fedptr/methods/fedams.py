@@ -2,7 +2,7 @@
 
     v̂       the largest v so far:  v̂ ← max(v̂, v, ε), with FedAdam's v;  x ← x + η m/√v̂
 
-The rest is in `fedptr.adaptive`. Its own numbered details:
+The rest is in `fedptr.methods.adaptive_server`. Its own numbered details:
 1. ε bounds v̂ from below; with `add_eps` it is added to √v̂ instead, as τ is in FedAdam: the paper's other option.
 2. There is no bias correction (a co-author's code has one), and v starts at τ², as in FedAdam.
 3. η = 1 is that code's. With ε = 1e-3 no parameter moves by more than 32 m in a round.
@@ -17,10 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.methods.fedadam import FedAdam
 from fedptr.settings import setting
-from fedptr.site import Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

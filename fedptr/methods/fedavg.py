@@ -15,11 +15,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from fedptr.local import Local
-from fedptr.samples import Samples
+from fedptr.core.local_training import Local
+from fedptr.core.samples import Samples
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import Batch, State
 from fedptr.settings import setting
-from fedptr.site import Reply, Site
-from fedptr.task import Batch, State
 
 
 class Effort(NamedTuple):

@@ -19,12 +19,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.local import Local
+from fedptr.core.local_training import Local
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg, drift, spread
 from fedptr.methods.scaffold import counted_steps
 from fedptr.settings import setting
-from fedptr.site import Reply, Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.keys import Key
+from fedptr.core.randomness import Key
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
-from fedptr.site import Reply, Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

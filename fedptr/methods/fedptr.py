@@ -4,7 +4,7 @@
 
 A round on client i:  D̃_i ← MTT(w^{t−m}, w^t, D̃_i);  w̃ ← K steps of gradient descent from w^t on D̃_i;
 w_i ← minimise L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w̃.  The server is FedAvg's. D̃_i never leaves its client.
-The two halves are in `fedptr.trajectory` (learning D̃_i) and `fedptr.projected` (w̃ and the pull).
+The machinery is in `fedptr.methods.ptr`: `trajectory` learns D̃_i, `projection` makes w̃.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
-from fedptr.projected import Projected
-from fedptr.site import Site
-from fedptr.task import State
+from fedptr.methods.ptr.projection import Projected
 
 
 @dataclass(frozen=True)

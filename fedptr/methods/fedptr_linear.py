@@ -15,11 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
-from fedptr.pull import Pull
+from fedptr.methods.ptr.pull import Pull
 from fedptr.settings import setting
-from fedptr.site import Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

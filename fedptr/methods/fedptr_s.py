@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
-from fedptr.projected import Projected
+from fedptr.methods.ptr.projection import Projected
 from fedptr.settings import setting
-from fedptr.site import Site
-from fedptr.task import State
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     v       ← v − (1−β₂)Δ² sign(v − Δ²): its change has the size of Δ², however large v is
 
-The rest is in `fedptr.adaptive`. From v = 0 the first v is Adam's; from τ² it is not.
+The rest is in `fedptr.methods.adaptive_server`. From v = 0 the first v is Adam's; from τ² it is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.adaptive import Adaptive
+from fedptr.methods.adaptive_server import Adaptive
 
 
 @dataclass(frozen=True)

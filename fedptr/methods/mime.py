@@ -26,10 +26,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import Batch, State, full_gradient
 from fedptr.methods.fedavg import Effort
 from fedptr.methods.mimelite import MimeLite
-from fedptr.site import Reply, Site
-from fedptr.task import Batch, State, full_gradient
 
 
 @dataclass(frozen=True)

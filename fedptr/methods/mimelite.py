@@ -24,11 +24,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.local import Local
+from fedptr.core.local_training import Local
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import Batch, State, full_gradient
 from fedptr.methods.fedavg import Effort, FedAvg
 from fedptr.settings import setting
-from fedptr.site import Reply, Site
-from fedptr.task import Batch, State, full_gradient
 
 
 @dataclass(frozen=True)

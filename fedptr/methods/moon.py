@@ -26,10 +26,10 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedptr.core.site import Site
+from fedptr.core.task import Batch, State
 from fedptr.methods.fedavg import Effort, FedAvg
 from fedptr.settings import setting
-from fedptr.site import Site
-from fedptr.task import Batch, State
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedptr.core.samples import Samples
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
-from fedptr.samples import Samples
+from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.settings import setting
-from fedptr.site import Site
-from fedptr.task import State
-from fedptr.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

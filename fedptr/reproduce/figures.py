@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedptr.history import Record
-from fedptr.report.curves import DOTS, LONG, MIXED, SHORT, STYLES
-from fedptr.reproduce.grid import wide
+from fedptr.plots import DOTS, LONG, MIXED, SHORT, STYLES
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Row
+from fedptr.reproduce.turned_table import wide
+from fedptr.runs.rounds_file import Record
 
 NAMES = {
     "test_accuracy": "test accuracy (%)",

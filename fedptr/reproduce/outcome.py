@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedptr.history import Record
-from fedptr.plan import Plan
 from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge, order
-from fedptr.summary import then
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.summary import then
 
 RUNS = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
 

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
-from fedptr.longer import with_rounds
-from fedptr.plan import Plan, Tables, check
-from fedptr.runner import load_plan
+from fedptr.runs.extend import with_rounds
+from fedptr.runs.plan import Plan, Tables, check
+from fedptr.runs.runner import load_plan
 from fedptr.settings import unknown
 
-FOLDER = Path(__file__).parents[1] / "recipes"
+FOLDER = Path(__file__).parent / "recipes"
 COMMON = "common"
 SCALES = ("smoke", "cpu", "paper")
 ASIDE = ("machine", "output")  # sections and settings that do not make a run another experiment

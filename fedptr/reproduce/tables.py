@@ -10,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedptr.reproduce.grid import turned, wide
+from fedptr.jobs.run_queue import Board
 from fedptr.reproduce.outcome import Outcome, Result
-from fedptr.reproduce.queue import Board
 from fedptr.reproduce.recipe import Column, Row, common, reduced
+from fedptr.reproduce.turned_table import turned, wide
 from fedptr.reproduce.verdict import MEANING
 
 NONE = "–"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedptr.report.page import numbers
+from fedptr import stats
 
 ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
 NARROW = 2.0  # points: an interval within which there is no gap worth the name
@@ -47,7 +47,7 @@ def interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         return Interval(math.nan, math.nan, 0)
-    mean, half = numbers.interval(values)
+    mean, half = stats.interval(values)
     return Interval(float(mean), math.nan if half is None else float(half), len(values))
 
 

@@ -1,1 +1,1 @@
-"""Flower: every method, unchanged, over machines that keep their own data. `fedptr.deploy` sets it up."""
+"""Flower: every method, unchanged, over machines that keep their own data. `fedptr.engines.flower.setup` sets it up."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedptr.data.dataset import Dataset
-from fedptr.data.folders import natural
+from fedptr.data.image_folders import natural
 from fedptr.errors import UserError
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedptr import plan as planning
 from fedptr.errors import UserError
+from fedptr.runs import plan as planning
 from fedptr.settings import build, setting, unknown
 
 NAME = "deploy.toml"

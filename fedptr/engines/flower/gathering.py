@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.data.dataset import Dataset
-from fedptr.data.progress import notice
 from fedptr.engines.flower import status
 from fedptr.engines.flower.agreement import Agreement, Offer, agree
 from fedptr.engines.flower.courier import Courier
@@ -16,6 +15,7 @@ from fedptr.engines.flower.node import PROTOCOL
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster, read_offer
 from fedptr.errors import ReplyError, UserError
+from fedptr.messages import notice
 
 GREETING = 60.0  # seconds for an answer to a hello; a node reads its data first
 

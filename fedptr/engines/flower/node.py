@@ -1,7 +1,7 @@
 """A node: its own data, its own state, and the answers to what the server asks. It lives as long as its process.
 
     hello      who the node is and what it has, in numbers and names
-    train      a client's whole round, `fedptr.federation.visit`, unchanged
+    train      a client's whole round, `fedptr.core.federation.visit`, unchanged
     evaluate   accuracy and loss of a model on the node's own test data
 
 The site of a round is rebuilt here exactly as the in-process engine builds it, so the weights are the same to the bit.
@@ -21,22 +21,22 @@ import torch
 from torch import Tensor
 
 import fedptr
-from fedptr import plan as planning
-from fedptr import samples
+from fedptr.compute.choose import fast
+from fedptr.core import samples
+from fedptr.core.federation import visit
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.site import Site
+from fedptr.core.task import Classification, State
 from fedptr.engines.flower.agreement import Agreement, Offer, fits, translated
 from fedptr.engines.flower.nodeplan import STATE, NodePlan, own_data
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.store import Versions
 from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
-from fedptr.experiment import choose_device, make_task
-from fedptr.federation import visit
-from fedptr.keys import Key
-from fedptr.plan import Plan
-from fedptr.samples import Samples
-from fedptr.site import Site
-from fedptr.speed import fast
-from fedptr.task import Classification, State
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import choose_device, make_task
+from fedptr.runs.plan import Plan
 
 PROTOCOL = 1
 MOST = 10**9  # steps of a visit

@@ -1,4 +1,4 @@
-"""A deployed run on the server: the loop of `fedptr.runner` with clients that are elsewhere.
+"""A deployed run on the server: the loop of `fedptr.runs.runner` with clients that are elsewhere.
 
 The rules, all in deploy.toml. A round begins when `min_nodes` are online and joined; it ends when everyone asked has
 answered, failed or gone offline, or when `round_timeout` is over. With fewer than `min_replies` usable replies it does
@@ -20,11 +20,14 @@ from pathlib import Path
 import torch
 from flwr.serverapp import Grid
 
-from fedptr import samples, sealed, trackers
-from fedptr import summary as summaries
-from fedptr.checkpoint import Store
+from fedptr import atomic_files
+from fedptr.atomic_files import Header, write_text
+from fedptr.compute.choose import fast
+from fedptr.core import samples
+from fedptr.core.federation import Run, federate
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
-from fedptr.data.progress import notice
 from fedptr.data.split import Split
 from fedptr.engines.flower import deployplan
 from fedptr.engines.flower.agreement import Agreement, imaginary, translated
@@ -35,17 +38,16 @@ from fedptr.engines.flower.gathering import Gathering
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.visits import Remote, TooFewError
 from fedptr.errors import UserError
-from fedptr.experiment import Experiment, choose_device, load_data, make_task
-from fedptr.federation import Run, federate
-from fedptr.folder import CHECKPOINTS
-from fedptr.history import History, Record
-from fedptr.lock import locked
-from fedptr.plan import Plan
-from fedptr.runner import load_plan, newest
-from fedptr.samples import Samples
-from fedptr.sealed import Header, write_text
-from fedptr.speed import fast
-from fedptr.task import Classification
+from fedptr.messages import notice
+from fedptr.runs import summary as summaries
+from fedptr.runs import trackers
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.experiment import Experiment, choose_device, load_data, make_task
+from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.lock import locked
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import History, Record
+from fedptr.runs.runner import load_plan, newest
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
 
@@ -89,7 +91,7 @@ def started(folder: Path) -> tuple[str, int]:
 def go(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
     """Rounds until the last; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
-    header = {} if start is None else sealed.read(Store(out / CHECKPOINTS).server(start.round))[1]
+    header = {} if start is None else atomic_files.read(Store(out / CHECKPOINTS).server(start.round))[1]
     registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
     roster = Roster.of(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None

@@ -10,7 +10,7 @@ from flwr.app import Context
 
 from fedptr.engines.flower.node import Node
 from fedptr.engines.flower.nodeplan import check
-from fedptr.runner import load_plan
+from fedptr.runs.runner import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedptr.atomic_files import write_text
 from fedptr.engines.flower.roster import Roster
-from fedptr.sealed import write_text
 
 NAME = "status.json"
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedptr import sealed
+from fedptr import atomic_files
+from fedptr.atomic_files import DamagedError
+from fedptr.core.task import State
 from fedptr.errors import ReplyError
-from fedptr.sealed import DamagedError
-from fedptr.task import State
 
 Version = tuple[int, int]  # round, attempt
 
@@ -34,7 +34,7 @@ class Versions:
     def load(self, version: Version, device: str = "cpu") -> State:
         path = self.path(version)
         try:
-            state, header = sealed.read(path, device)
+            state, header = atomic_files.read(path, device)
         except DamagedError as error:
             raise ReplyError(f"lost its state of round {version[0]} ({error})") from None
         if header != {"client": str(self.client), "round": str(version[0])}:
@@ -43,7 +43,7 @@ class Versions:
 
     def save(self, version: Version, state: State, floor: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        sealed.write(self.path(version), state, {"client": str(self.client), "round": str(version[0])})
+        atomic_files.write(self.path(version), state, {"client": str(self.client), "round": str(version[0])})
         for path in self.folder.glob(f"client-{self.client}-*.safetensors"):
             if int(path.name.split("-")[2]) < floor:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A cohort's visits over the network: `fedptr.federation.visit_all` for clients that are elsewhere.
+"""A cohort's visits over the network: `fedptr.core.federation.visit_all` for clients that are elsewhere.
 
 What arrives is not trusted. A reply that is not of the model's shape and type, not finite, longer than the bound, or of
 another round or size than was asked for, is dropped, and the record says whose it was and why.
@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from fedptr.core.federation import Visit, check_reply
+from fedptr.core.site import Site
+from fedptr.core.task import State
 from fedptr.engines.flower.agreement import Agreement
 from fedptr.engines.flower.courier import Courier
 from fedptr.engines.flower.deployplan import Rules
@@ -20,12 +23,9 @@ from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
-from fedptr.federation import Visit, check_reply
 from fedptr.methods.fedavg import FedAvg
-from fedptr.privacy import Privacy
-from fedptr.site import Site
-from fedptr.sums import entries, trains
-from fedptr.task import State
+from fedptr.privacy.differential import Privacy
+from fedptr.privacy.sum_only import entries, trains
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
 

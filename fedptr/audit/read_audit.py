@@ -1,0 +1,79 @@
+"""The parts of an audit.json that are shown, all of the right kind; anybody may have written the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedptr.audit.metrics import RATES
+from fedptr.stats import sound
+
+Audit = dict[str, Any]
+STARTS = {"real": "own samples", "noise": "noise"}
+NUMBERS = ("copies", "closer", "distance_any", "distance_own", "distance_held")
+LONGEST = 1000  # points of a curve, rounds of a series
+WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what a file that is not ours leads to
+
+
+def parts(whole: Audit) -> Audit:
+    """One of WRONG where something is missing, or no number."""
+    own = whole.get("auxiliary")
+    told = {name: str(whole[name]) for name in ("method", "dataset", "run_seed", "target")}
+    counts = {name: number(whole[name]) for name in ("members", "non_members")}
+    attacks = {str(name): attack(numbers) for name, numbers in whole["attacks"].items()}
+    if len({len(numbers["clients"]) for numbers in attacks.values()}) > 1:
+        raise ValueError
+    return {**told, **counts, "attacks": attacks, "auxiliary": auxiliary(own) if own else None}
+
+
+def attack(numbers: Any) -> Audit:
+    found = {**measures(numbers), "clients": [client(entry) for entry in numbers["clients"]]}
+    found["roc"] = {name: [number(value) for value in numbers["roc"][name][:LONGEST]] for name in ("fpr", "tpr")}
+    if "shadows" in numbers:
+        found["shadows"] = int(number(numbers["shadows"]))
+    if "yeom" in numbers:
+        found["yeom"] = {name: number(numbers["yeom"][name]) for name in ("accuracy", "tpr", "fpr")}
+    return found
+
+
+def measures(numbers: Any) -> Audit:
+    names = ("auc", "accuracy", *(["accuracy_oracle"] if "accuracy_oracle" in numbers else []))
+    rates = [f"{rate:g}" for rate in RATES]
+    return {
+        **{name: number(numbers[name]) for name in names},
+        "auc_ci95": pair(numbers["auc_ci95"]),
+        "tpr": {rate: number(numbers["tpr"][rate]) for rate in rates},
+        "tpr_ci95": {rate: pair(numbers["tpr_ci95"][rate]) for rate in rates},
+    }
+
+
+def client(entry: Any) -> Audit:
+    counts = {name: int(number(entry[name])) for name in ("client", "members")}
+    return {**counts, **(measures(entry) if "auc" in entry else {})}
+
+
+def auxiliary(own: Any) -> Audit:
+    series = {
+        str(init): [
+            {
+                "round": int(number(entry["round"])),
+                **{name: number(entry[name]) for name in NUMBERS},
+                "closer_ci95": pair(entry["closer_ci95"]),
+                **{name: measures(entry[name]) if entry[name] else None for name in ("members", "starts")},
+            }
+            for entry in entries[:LONGEST]
+        ]
+        for init, entries in own["series"].items()
+        if init in STARTS
+    }
+    return {"note": str(own["note"]), "owners": [str(owner) for owner in own["owners"]], "series": series}
+
+
+def number(value: Any) -> float:
+    if not sound(value):
+        raise ValueError
+    return float(value)
+
+
+def pair(values: Any) -> list[float]:
+    low, high = values
+    return [number(low), number(high)]

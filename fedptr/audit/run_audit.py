@@ -1,0 +1,153 @@
+"""An audit from start to end: the examples, the attacks, and what each client's own examples say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedptr import atomic_files
+from fedptr.atomic_files import DamagedError
+from fedptr.audit import auxiliary, lira, result
+from fedptr.audit.examples import Examples, choose
+from fedptr.audit.loss_attack import loss_attack
+from fedptr.audit.metrics import ENOUGH, Measures, measure
+from fedptr.audit.options import FEW, Options
+from fedptr.audit.roc import Flags, Floats
+from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
+from fedptr.audit.target import Target, load, model
+from fedptr.compute.choose import cores
+from fedptr.messages import notice
+from fedptr.reproduce.tables import duration
+from fedptr.runs.folder import AUDIT
+from fedptr.runs.lock import locked
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.summary import NAME as SUMMARY
+
+BRIEF = ("members", "non_members", "auc", "auc_ci95", "accuracy", "tpr", "tpr_ci95")  # what is kept of a client's
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    run: Target  # the audited run
+    attacked: Target  # itself, or the same training on half of the examples
+    examples: Examples
+    member: Flags  # whether the attacked model was trained on an example
+    options: Options
+
+    @property
+    def jobs(self) -> int:
+        """Runs at a time: as many as there are cores where each is told to use one."""
+        return self.options.jobs or (cores() if self.run.plan.machine.threads == 1 else 1)
+
+
+def audit(folder: Path, options: Options) -> dict[str, Any]:
+    """Audits a finished run and writes audit/audit.json into its folder; finished shadows are used again."""
+    run = load(folder)
+    if "auxiliary" in options.attacks:
+        auxiliary.check(run.plan)
+    examples = choose(run.split, run.labels, options.examples, generator(options.seed, "examples"), run.seen)
+    if absent := len(run.split.clients) - len(run.seen):
+        notice(f"note: {absent} of {len(run.split.clients)} clients never took part, so their samples are no members")
+    place = folder / AUDIT
+    place.mkdir(exist_ok=True)
+    with locked(place):
+        attacked, member = half(run, examples, options) if options.target == "half" else (run, examples.member)
+        case = Case(run, attacked, examples, member, options)
+        found = {"loss": by_loss(case)} if "loss" in options.attacks else {}
+        found |= by_lira(case) if "lira" in options.attacks else {}
+        own = auxiliary.audit(run, options.seed, place, case.jobs) if "auxiliary" in options.attacks else None
+        told = result.about(run, attacked, examples, member, options)
+        return result.write(place, told, found, own)
+
+
+def half(run: Target, examples: Examples, options: Options) -> tuple[Target, Flags]:
+    """The run's training on a random half of the examples, and which they were."""
+    n = len(examples.rows)
+    inside = np.zeros(n, dtype=bool)
+    inside[generator(options.seed, "half").permutation(n)[: n // 2]] = True
+    wanted = job(run.plan, examples, inside, run.plan.run.seed)
+    place = run.folder / AUDIT / f"half-{wanted.split.sha256[:12]}"
+    train({place: wanted}, 1, "half target")
+    return load(place), inside
+
+
+def by_loss(case: Case) -> Measures:
+    losses, rng = case.attacked.losses(case.examples.rows), generator(case.options.seed, "loss")
+    training_loss = float(case.attacked.losses(case.attacked.trained).mean())
+    return {**loss_attack(losses, case.member, training_loss, rng), "clients": by_client(case, -losses, rng)}
+
+
+def by_lira(case: Case) -> dict[str, Measures]:
+    """Online and offline, from the same shadows."""
+    options, rows = case.options, case.examples.rows
+    inside = halves(len(rows), options.shadows, options.seed)
+    kept = options.shadows_dir or case.run.folder / AUDIT / "shadows"
+    wanted = shadows(case.run.plan, case.run.data_sha256, case.examples, inside, options.seed, options.trainer, kept)
+    announce(case, wanted)
+    board = train(wanted, case.jobs, "shadow")
+    summaries = [board.done[path][0] for path in wanted]
+    phi = np.stack([shadow_phi(case, path, told) for path, told in zip(wanted, summaries, strict=True)])
+    own, rng = case.attacked.phi(rows, options.flip), generator(options.seed, "lira")
+    scoring: dict[str, Callable[..., Floats]] = {"lira online": lira.online, "lira offline": lira.offline}
+    found = {}
+    for name, score in scoring.items():
+        scores = score(own, phi, inside, options.sigma)
+        label = name if options.trainer == "federated" else f"{name}, {options.trainer} shadows"
+        found[label] = {
+            **measure(scores, case.member, rng),
+            "clients": by_client(case, scores, rng),
+            "shadows": options.shadows,
+            "trainer": options.trainer,
+            "variance": options.sigma,
+            "flip": options.flip,
+            "shadow_seeds": [one.plan.run.seed for one in wanted.values()],
+            "shadow_seconds": sum(told["seconds"] for told in summaries),
+        }
+    return found
+
+
+def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
+    """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
+    path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
+    same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
+    with contextlib.suppress(DamagedError):
+        tensors, header = atomic_files.read(path)
+        if header == same:
+            return np.asarray(tensors["phi"])
+    found = model(folder, case.run.task, summary, f"remove {folder} and audit again")
+    shadow = replace(case.run, model=found)
+    phi = shadow.phi(case.examples.rows, case.options.flip)
+    atomic_files.write(path, {"phi": torch.tensor(phi)}, same)
+    return phi
+
+
+def announce(case: Case, wanted: dict[Path, Job]) -> None:
+    """What training will take, before it begins."""
+    options = case.options
+    if options.shadows < FEW:
+        notice(f"note: {options.shadows} shadows are few; use {FEW} or more for a first look, 16 or more to report")
+    missing = sum(not (path / SUMMARY).exists() for path in wanted)
+    if missing:
+        each, jobs = case.run.summary["seconds"], case.jobs
+        took = f"the run itself took {duration(each)}; {jobs} at a time that would be {duration(missing * each / jobs)}"
+        notice(f"{missing} of {len(wanted)} {options.trainer} shadows are to be trained ({took})")
+
+
+def by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:
+    """The same numbers among one client's examples; a client with too few of either kind has none."""
+    found = []
+    for i in range(len(case.run.split.clients)):
+        own = case.examples.client == i
+        members, others = int(case.member[own].sum()), int((~case.member[own]).sum())
+        numbers: Measures = {"members": members, "non_members": others}
+        if min(members, others) >= ENOUGH:
+            measured = measure(scores[own], case.member[own], rng, draws=200)
+            numbers = {name: measured[name] for name in BRIEF}
+        found.append({"client": i, **numbers})
+    return found

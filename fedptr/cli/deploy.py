@@ -1,0 +1,178 @@
+"""The command line of `fedptr deploy` and `fedptr status`. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedptr.errors import UserError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parsers(commands: Commands) -> None:
+    deploy = commands.add_parser(
+        "deploy", help="train over several machines, with Flower (pip install 'fedptr[flower]')"
+    )
+    parts = deploy.add_subparsers(dest="part", metavar="WHAT", required=True)
+    add_init(parts)
+
+    add = parts.add_parser("add", help="one more node, also while a run is going on")
+    add.add_argument("server", metavar="SERVER", help="the server's folder")
+    add.add_argument("name", metavar="NAME", help="the node's name")
+    add.add_argument("--data", default="", metavar="DATA", help="its data: a path or a named dataset")
+    add.set_defaults(handler=add_command)
+
+    check = parts.add_parser("check", help="say what is wrong before it fails")
+    check.add_argument("folder", metavar="DIR", help="of the server or of a node")
+    check.set_defaults(handler=check_command)
+
+    register = parts.add_parser("register", help="tell the running SuperLink the nodes' keys")
+    register.add_argument("server", metavar="SERVER", help="the server's folder")
+    register.set_defaults(handler=register_command)
+
+    run = parts.add_parser("run", help="start the run on the server, and show its rounds")
+    run.add_argument("server", metavar="SERVER", help="the server's folder; the SuperLink must be running")
+    run.add_argument("--out", metavar="DIR", help="folder for the results (default SERVER/run)")
+    run.add_argument("--force", action="store_true", help="replace an existing folder of results")
+    run.set_defaults(handler=run_command)
+
+    simulate = parts.add_parser("simulate", help="the same app in Flower's simulation, on this machine alone")
+    simulate.add_argument("plan", metavar="PLAN.toml", help="a plan; its clients become simulated nodes")
+    simulate.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
+    simulate.add_argument("--force", action="store_true", help="replace an existing folder of results")
+    simulate.set_defaults(handler=simulate_command)
+
+    status = commands.add_parser("status", help="what a deployed run is doing: rounds, nodes, accuracy")
+    status.add_argument("dir", metavar="DIR", help="the run's folder")
+    status.add_argument("--watch", action="store_true", help="show it anew every two seconds")
+    status.set_defaults(handler=status_command)
+
+
+def add_init(parts: Commands) -> None:
+    init = parts.add_parser("init", help="write a folder with all that server and nodes need", allow_abbrev=False)
+    init.add_argument("dir", metavar="DIR", help="a new folder")
+    init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")
+    init.add_argument(
+        "--nodes", required=True, metavar="NAME,NAME,…", help="the nodes; NAME=DATA says where its data is"
+    )
+    init.add_argument("--host", default="localhost", metavar="HOST", help="the server, as nodes reach it")
+    init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port (default 8000)")
+    init.add_argument("--days", type=int, default=365, metavar="N", help="certificates are good for so long")
+    init.add_argument("--insecure", action="store_true", help="no encryption, no keys: for a trial on one machine only")
+    init.add_argument("--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE",
+                      help="change any setting of the plan, or deploy.KEY of the rules")  # fmt: skip
+    init.set_defaults(handler=init_command)
+
+
+def need_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("this needs Flower; install it with: pip install 'fedptr[flower]'")
+
+
+def init_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.cli.commands import assignments
+    from fedptr.engines.flower.setup.init import Federation, init
+    from fedptr.messages import notice
+    from fedptr.runs import plan as planning
+
+    pairs = list(assignments(args.assignments))
+    rules = planning.assign({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
+    tables: dict[str, Any] = planning.read(args.plan) if args.plan else {}
+    # A node that is lost must not stop a run over a network, unless that is asked for.
+    tables = {**tables, "run": {"on_failure": "drop", **tables.get("run", {})}}
+    plan = planning.check(planning.assign(tables, [pair for pair in pairs if not pair[0].startswith("deploy.")]))
+    parts = [part.strip().partition("=")[::2] for part in args.nodes.split(",") if part.strip()]
+    nodes = dict(parts)
+    if len(nodes) < len(parts):
+        raise UserError("--nodes names a node twice; each needs a name of its own")
+    rules = {"min_nodes": len(nodes), "min_replies": max(1, len(nodes) // 2), **rules}
+    init(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
+    if args.insecure:
+        notice("INSECURE: nothing will be encrypted and anybody may take part; for a trial on one machine only")
+    print(f"ready: {args.dir}; what to do with it is in {Path(args.dir) / 'README.md'}")
+    return 0
+
+
+def add_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.engines.flower.setup.init import add, federation_of
+    from fedptr.engines.flower.setup.launch import configure, register
+
+    server = Path(args.server)
+    federation = federation_of(server)
+    folder = add(server, args.name, args.data, federation)
+    if not federation.insecure:
+        try:
+            configure(server, server / "flower")
+            register(server)
+            print("its key is registered")
+        except UserError as error:
+            print(f"its key will be registered with the next `fedptr deploy run` or `fedptr resume` ({error})")
+    print(f"ready: {folder}; copy it to the node's machine and start supernode.sh there")
+    return 0
+
+
+def check_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.engines.flower.setup.check import check
+
+    return check(Path(args.folder))
+
+
+def register_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.engines.flower.setup.init import read_register
+    from fedptr.engines.flower.setup.launch import configure, register
+
+    server = Path(args.server)
+    configure(server, server / "flower")
+    register(server)
+    print(f"the SuperLink knows {', '.join(read_register(server))}")
+    return 0
+
+
+def run_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.engines.flower.setup import launch
+    from fedptr.runs.folder import claim
+
+    server = Path(args.server)
+    out = claim(Path(args.out) if args.out else server / "run", args.force)
+    launch.begin(server, out)
+    return go_on(out)
+
+
+def go_on(out: Path) -> int:
+    """Hands a run to the SuperLink and shows it; also after it was stopped."""
+    need_flower()
+    from fedptr.cli.commands import tell
+    from fedptr.engines.flower.setup import launch
+    from fedptr.runs.progress import progress
+    from fedptr.runs.runner import load_plan
+    from fedptr.runs.summary import finished
+
+    plan = load_plan(out)
+    launch.submit(out)
+    with progress(plan.method.name, plan.run.rounds) as show:
+        launch.follow(out, show)
+    return tell(finished(out)[0], out)
+
+
+def simulate_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.cli.commands import tell
+    from fedptr.engines.flower.setup.simulate import simulate
+
+    return tell(simulate(Path(args.plan), Path(args.out), args.force), Path(args.out))
+
+
+def status_command(args: argparse.Namespace) -> int:
+    need_flower()
+    from fedptr.engines.flower.setup.show_status import show
+
+    return show(Path(args.dir), args.watch)

@@ -1,0 +1,33 @@
+"""What `fedptr report` does."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedptr.atomic_files import write_text
+from fedptr.errors import UserError
+from fedptr.messages import notice
+from fedptr.report.find_runs import find
+from fedptr.report.page import page
+from fedptr.report.recipes import tables
+
+
+def report(args: argparse.Namespace) -> int:
+    out = Path(args.out)
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; name a file to write, like -o {out / 'report.html'}")
+    if out.exists() and not args.force:
+        raise UserError(f"{out} exists; choose another with -o, or add --force to replace it")
+    folders = [Path(folder) for folder in args.dirs]
+    runs, problems = find(folders)
+    for problem in problems:
+        notice(problem)
+    text = page(runs, problems, tables(folders))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, text)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror or error}); choose another with -o") from None
+    print(f"report: {out} ({len(runs)} run{'' if len(runs) == 1 else 's'}, {len(text.encode()) / 1e6:.1f} MB)")
+    return 0

@@ -1,0 +1,284 @@
+"""The same task, a block of images at a time: blocks fit into the processor's cache and are spread over threads.
+
+A gradient over a batch is the sum of its blocks' gradients, taken in order. Which images make a block depends on the
+model and on the batch size only, and every block is computed by one thread, so that the number of threads, of this
+machine or of another, does not change a single bit. Threads that share one operation, as PyTorch's do, wait for each
+other several thousand times a second, which on a busy machine takes longer than the work.
+
+Only for models whose images do not see each other: with BatchNorm or dropout a block is not a part of its batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from fedptr.compute.torch_compile import Compiled, Function, compiling, pure
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Adjoint, Batch, Beside, Classification, second_order
+from fedptr.models.networks import ConvNet, Shape
+
+Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's part in the mean
+T = TypeVar("T")
+S = TypeVar("S")
+
+CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
+LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
+OVERHEAD = 2  # of a block, in images
+PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
+
+
+def block_size(widest: float, batches: Sequence[int]) -> int:
+    """Images per block for batches of these sizes; `widest` is an image's largest activation in bytes.
+
+    As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
+
+    >>> block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
+    17
+    >>> block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
+    50
+    >>> block_size(widest=4096, batches=[64])
+    64
+    """
+    most = min(max(1, int(CACHE / widest)), max(batches))
+    least = min(max(most // 4, math.ceil(LEAST / widest)), most)
+    return even(range(max(1, least), most + 1), batches)
+
+
+def even(sizes: Iterable[int], batches: Sequence[int]) -> int:
+    """The block size with the least work for two threads: what a block costs, and what the last pair leaves empty.
+
+    >>> even(range(6, 26), [500, 100])
+    25
+    """
+
+    def cost(block: int) -> float:
+        rows = sum(math.ceil(n / (2 * block)) * 2 * block / n for n in batches)
+        return rows * (1 + OVERHEAD / block)
+
+    return min(sizes, key=lambda block: (cost(block), -block))
+
+
+class Blocked(Classification):
+    """A `Classification` that computes in blocks, compiled or not. PyTorch itself should use one thread."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        shape: Shape | tuple[int, ...],
+        classes: int,
+        device: str = "cpu",
+        block: int = 64,
+        chunk: int = 1000,  # images per block of an evaluation
+        threads: int = 1,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, shape, classes, device)
+        assert not self._buffers, "buffers are updated by whole batches"
+        self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
+        self.how = "torch.compile" if compiled else "blocks"
+        self.at_once = block  # images whose activations a thread has in memory
+        self._own = threading.local()  # functional_call writes to its module, so every thread has one
+        self._pool: ThreadPoolExecutor | None = None
+        self._grad: Function = gradient(self._loss)
+        self._adjoint: Function = self._second_order
+        if compiled:
+            self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
+
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self._total(lambda block: self._grad(w, *block), self._blocks(batch))
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
+
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        """By PyTorch as it is, whatever `grad` is computed by."""
+
+        def gradient(block: Block) -> tuple[Tensor, Tensor]:
+            x, y, q = block
+            v = w.detach().requires_grad_()
+            z, losses = self.outputs(v, Batch(x, y))
+            loss = (losses * q).sum()
+            (g,) = torch.autograd.grad(loss + (extra(z, x) * q).sum(), v)
+            return g, loss.detach()
+
+        return self._total(gradient, self._blocks(batch))
+
+    @torch.no_grad()
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        return self._scored(lambda x: self._logits(w, x, training=False), data)
+
+    def _total(self, gradient: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T]) -> tuple[Tensor, Tensor]:
+        parts = self._each(gradient, blocks)
+        g, loss = next(parts)
+        for more, extra in parts:
+            g, loss = g.add_(more), loss + extra
+        return g, loss
+
+    def _joined(
+        self, adjoint: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T], images: int, by_w: bool
+    ) -> Adjoint:
+        slopes, by_x, by_ws = zip(*self._each(adjoint, blocks), strict=True)
+        total = by_ws[0]
+        for more in by_ws[1:]:
+            total = total.add_(more)
+        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[:images], total if by_w else None)
+
+    def _scored(self, predict: Callable[[Tensor], Tensor], data: Samples) -> dict[str, float]:
+        def score(index: Tensor) -> tuple[int, float]:
+            x, y = data.take(index)
+            with torch.no_grad():  # a thread of its own does not know
+                logits = predict(x)
+            return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y, reduction="sum"))
+
+        right, losses = zip(*self._each(score, torch.arange(len(data)).split(self.chunk)), strict=True)
+        return {"accuracy": sum(right) / len(data), "loss": sum(losses) / len(data)}
+
+    def _compiled(self, grad: Function, adjoint: Function) -> tuple[Function, Function]:
+        """Shared by all models of this package that are built alike: parameters are arguments, so code is all there is.
+
+        Others are compiled for themselves, as their description may not tell how they differ.
+        """
+        known = type(self.model).__module__ == ConvNet.__module__
+        alike = str(self.model) if known else object()
+        kind = (alike, self.shape, self.classes, self.device, self.block, next(self.model.parameters()).dtype)
+        if kind not in PROGRAMS:
+            PROGRAMS[kind] = (
+                Compiled(grad, lambda *args: gradient(compiling(self._operations(self.model, *args))), "the gradient"),
+                Compiled(adjoint, lambda *args: along(compiling(self._slope(*args))), "the matching's adjoint"),
+            )
+        return PROGRAMS[kind]
+
+    def _blocks(self, batch: Batch) -> Iterator[Block]:
+        """In order; for torch.compile all of one size."""
+        n, images = len(batch.y), batch.x.detach().contiguous()  # an augmentation may leave them in any layout
+        for x, y in zip(images.split(self.block), batch.y.split(self.block), strict=True):
+            q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)
+            missing = self.block - len(y) if self.compiled else 0
+            if missing:  # copies of an image, as the model can surely take that one
+                x = torch.cat([x, x[:1].expand(missing, *x.shape[1:])])
+                y, q = torch.cat([y, y[:1].expand(missing)]), F.pad(q, (0, missing))
+            yield x, y, q
+
+    def _each(self, f: Callable[[T], S], items: Iterable[T]) -> Iterator[S]:
+        """f of each, in order; several at a time."""
+        items = list(items)
+        if self.threads == 1 or len(items) == 1:
+            return map(f, items)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, "fedptr-block")
+        return self._pool.map(f, items)
+
+    def _module(self) -> nn.Module:
+        if not hasattr(self._own, "model"):
+            self._own.model = copy.deepcopy(self.model)
+        model: nn.Module = self._own.model
+        return model
+
+    def _logits(self, w: Tensor, x: Tensor, training: bool) -> Tensor:
+        logits: Tensor = functional_call(self._module().train(training), self.parameters(w), (x,))
+        return logits
+
+    def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+        return weighted(self._logits(w, x, training=True), y, q)
+
+    def _second_order(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        slope, by_x, by_w = second_order(lambda w, x: self._loss(w, x, y, q), w, x, a)
+        assert by_w is not None
+        return slope, by_x, by_w
+
+    def _operations(self, model: nn.Module, *args: Tensor) -> Callable[..., Tensor]:
+        """The loss of a block, for the compiler."""
+        model = copy.deepcopy(model).train()
+
+        def loss(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+            return weighted(functional_call(model, self.parameters(w), (x,)), y, q)
+
+        return pure(loss, *args)
+
+    def _slope(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Callable[..., Tensor]:
+        """⟨∇ℓ(w), a⟩ in forward mode; the compiler can differentiate that, but not a gradient."""
+        model = copy.deepcopy(self.model)
+        for module in model.modules():
+            if type(module) is nn.GroupNorm:
+                module.__class__ = PlainGroupNorm
+        loss = self._operations(model, w, x, y, q)
+
+        def slope(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Tensor:
+            along: Tensor = jvp(lambda v: loss(v, x, y, q), (w,), (a,))[1]
+            return along
+
+        return slope
+
+
+class PlainGroupNorm(nn.GroupNorm):
+    """The same in plain operations, whose derivative in forward mode compiles to half the work."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.unflatten(1, (self.num_groups, -1))
+        within = list(range(2, groups.dim()))
+        d = groups - groups.mean(within, keepdim=True)
+        unit: Tensor = (d * torch.rsqrt((d * d).mean(within, keepdim=True) + self.eps)).flatten(1, 2)
+        if not self.affine:
+            return unit
+        each = (1, -1, *[1] * (x.dim() - 2))
+        out: Tensor = unit * self.weight.view(each) + self.bias.view(each)
+        return out
+
+
+def weighted(logits: Tensor, y: Tensor, q: Tensor) -> Tensor:
+    return (F.cross_entropy(logits, y, reduction="none") * q).sum()
+
+
+def gradient(loss: Callable[..., Tensor]) -> Function:
+    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> tuple[Tensor, ...]:
+        w = w.detach().requires_grad_()
+        value = loss(w, x, y, q)
+        (g,) = torch.autograd.grad(value, w)
+        return g, value.detach()
+
+    return run
+
+
+def along(slope: Callable[..., Tensor]) -> Function:
+    def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
+        value = slope(w, x, y, q, a)
+        hx, hw = torch.autograd.grad(value, (x, w))
+        return value.detach(), hx, hw
+
+    return run
+
+
+def separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) -> bool:
+    """Whether a batch's gradient is the sum over its parts: tried on four random images, in double precision.
+
+    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+    True
+    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), (1, 2, 2), 2)
+    False
+    """
+    if any(True for _ in model.buffers()):
+        return False
+    key = Key(0).at("separable")
+    x = torch.randn(4, *shape, generator=key("images"), dtype=torch.float64)
+    batch = Batch(x, torch.arange(4) % classes)
+    try:
+        exact = copy.deepcopy(model).double().cpu()
+        whole = Blocked(exact, shape, classes, block=4)
+        parts = Blocked(exact, shape, classes, block=3)
+        with key.fixed("model"):
+            (g, _), (g2, _) = (task.grad(task.init(), batch) for task in (whole, parts))
+    except Exception:  # a model that cannot take this has its trial elsewhere
+        return False
+    return bool(torch.allclose(g, g2, rtol=1e-9, atol=1e-9 * float(g.abs().max())))

@@ -1,0 +1,81 @@
+"""How a plan's model is computed: in which blocks, on how many threads, compiled or not. Results stay the same.
+
+Compiled code rounds differently, so whether a run is compiled follows from its plan and never from a clock.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import torch
+
+from fedptr.compute import malloc, torch_compile
+from fedptr.compute.blocks import Blocked, block_size, even, separable
+from fedptr.compute.convnet_cpp import BLOCKS, Winograd, suits
+from fedptr.compute.cpp_extension import UnavailableError
+from fedptr.compute.memory_estimate import auxiliary, footprint
+from fedptr.core.task import Batch, Classification
+from fedptr.messages import notice
+from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
+from fedptr.runs.plan import Plan
+
+LONG = 3e13  # floating point operations, some ten minutes of one core: from here on torch.compile is worth its minute
+SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compile, once
+GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
+
+
+def fast(plan: Plan, task: Classification, images: int) -> Classification:
+    """The same task, faster, for a run over so many training images. Sets PyTorch's own threads."""
+    malloc.keep()
+    threads = plan.machine.threads or cores()
+    if not separable(task.model, task.shape, task.classes):
+        torch.set_num_threads(threads)
+        return task
+    torch.set_num_threads(1)
+    widest = max(1.0, footprint(task).widest) if task.device == "cpu" else 1.0
+    usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
+    batches = [plan.local.batch, usual]
+    options: dict[str, Any] = {
+        "device": task.device,
+        "block": block_size(widest, batches),
+        "chunk": block_size(widest, [1000]),
+        "threads": threads if task.device == "cpu" else 1,
+    }
+    when = plan.machine.compile
+    wanted = work(plan, task, images) if when == "auto" else math.inf if when == "on" else 0.0
+    if suits(task) and wanted > SHORT:
+        try:
+            return Winograd(task.model, task.shape, task.classes, **{**options, "block": even(BLOCKS, batches)})
+        except UnavailableError as error:
+            notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
+    torch_compile.cache()
+    return Blocked(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work(plan: Plan, task: Classification, images: int) -> float:
+    """Floating point operations of a whole run, about: local training, and matching where there is any."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.zeros(1, *task.shape, device=task.device)
+    with FlopCounterMode(display=False) as counter:
+        task.grad(task.init(), Batch(x, torch.zeros(1, dtype=torch.int64, device=task.device)))
+    return float(counter.get_total_flops() * gradients(plan, task.classes, images))
+
+
+def gradients(plan: Plan, classes: int, images: int) -> float:
+    """The same in gradients of one image, which needs no model."""
+    run, method = plan.run, plan.method
+    each = run.participation * images * (plan.local.epochs * method.effort.step + method.effort.full)
+    if isinstance(method, Trajectory):
+        owners = 1 if "D̃" in method.cost["server keeps"] else run.participation * plan.split.clients
+        every = run.rounds if method.mtt_every == "once" else method.mtt_every
+        aux = auxiliary(method, classes)  # none when nothing is projected
+        each += GRADIENTS * owners * method.H * method.R * aux / every
+    return each * run.rounds

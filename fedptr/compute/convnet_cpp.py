@@ -1,0 +1,185 @@
+"""The paper's ConvNet by our own C++ (convnet.cpp): the same numbers up to rounding, in a fraction of the time.
+
+Before it is used, gradients, adjoint and logits of a few images are compared with PyTorch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedptr.compute.blocks import Blocked
+from fedptr.compute.cpp_extension import UnavailableError, library
+from fedptr.compute.torch_compile import TOLERANCE
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Adjoint, Batch, Beside, Classification
+from fedptr.models.networks import ConvNet
+
+Furnished = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
+
+REAL = {torch.float32: "float", torch.float64: "double"}
+GROUP = 3  # images that convnet.cpp has in work at a time
+BLOCKS = range(2 * GROUP, 26)  # images; small enough for many cores, and larger ones are no faster
+
+
+def suits(task: Classification) -> bool:
+    """Whether it is a model that convnet.cpp computes: even sizes all the way, and channels in whole vectors."""
+    model = task.model
+    if type(model) is not ConvNet or task.device != "cpu" or next(model.parameters()).dtype not in REAL:
+        return False
+    first = model[0]
+    if not isinstance(first, nn.Conv2d) or first.out_channels % 8:
+        return False
+    sides = (side + 2 * int(first.padding[0]) - 2 for side in task.shape[1:])
+    if any(side % 2 ** depth(model) for side in sides):
+        return False
+    channels, height, width = task.shape
+    with torch.device("meta"):  # as it is usually made: somebody may have changed a layer since
+        usual = ConvNet((channels, height, width), task.classes, first.out_channels, depth(model))
+    return str(usual) == str(model)
+
+
+def depth(model: nn.Module) -> int:
+    return sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+class Winograd(Blocked):
+    """A `Blocked` task whose blocks are computed by convnet.cpp. Raises `UnavailableError` where that cannot be had."""
+
+    def __init__(self, model: nn.Module, *args: Any, **options: Any) -> None:
+        super().__init__(model, *args, **options)
+        self.how, self.at_once = "winograd", GROUP
+        assert suits(self)
+        first, self._linear = model[0], model[-1]  # type: ignore[index]
+        self._shape = (ctypes.c_int64 * 7)(
+            depth(model), first.out_channels, *self.shape, first.padding[0], self.classes
+        )  # as `struct Shape`
+        self._dtype = first.weight.dtype
+        self._code = library("convnet", REAL[self._dtype])
+        self._code.packed_size.restype = self._code.kept_size.restype = ctypes.c_int64
+        self._packed_size, self._kept_size = self._code.packed_size(self._shape), self._code.kept_size(self._shape)
+        self._compare()
+
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        w = self._checked(w)
+        packed = self._pack(w)
+
+        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+            return self._gradient(w, packed, *block)
+
+        return self._total(gradient, self._furnished(batch))
+
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        w = self._checked(w)
+        packed = self._pack(w)
+
+        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+            x, _, q, _ = block
+            z = self._features(w, packed, x).requires_grad_()
+            (dz,) = torch.autograd.grad((extra(z, x) * q).sum(), z)
+            return self._gradient(w, packed, *block, dz)
+
+        return self._total(gradient, self._furnished(batch))
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        w = self._checked(w)
+        return self._features(w, self._pack(w), self._checked(x))
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        w, a = self._checked(w), self._checked(a)
+        packed, packed_a = self._pack(w), self._pack(a)
+
+        def adjoint(block: Furnished) -> tuple[Tensor, Tensor, Tensor]:
+            x, y, q, room = block
+            hx, hw, slope = torch.empty_like(x), torch.zeros_like(w), w.new_empty(())
+            self._call("adjoint", w, packed, a, packed_a, x, y, q, len(y), room, hw, slope, hx, int(by_w))
+            return slope, hx, hw
+
+        return self._joined(adjoint, self._furnished(batch), len(batch.y), by_w)
+
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        w = self._checked(w)
+        packed = self._pack(w)
+        return self._scored(lambda x: self._predict(w, packed, x), data)
+
+    def room(self, images: int) -> Tensor | None:
+        return torch.empty(images, self._kept_size, dtype=self._dtype) if self._kept_size else None
+
+    def _furnished(self, batch: Batch) -> Iterator[Furnished]:
+        rooms = repeat(None) if batch.room is None else self._checked(batch.room).split(self.block)
+        for block, room in zip(self._blocks(batch._replace(x=self._checked(batch.x))), rooms, strict=False):
+            yield *block, room
+
+    def _gradient(
+        self, w: Tensor, packed: Tensor, x: Tensor, y: Tensor, q: Tensor, room: Tensor | None, dz: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Of a block; with the derivatives of a further loss by its features, of both."""
+        g, loss = torch.zeros_like(w), w.new_empty(())
+        dz = None if dz is None else self._checked(dz)
+        self._call("gradient", w, packed, x, y, q, len(y), room, dz, g, loss)
+        return g, loss
+
+    def _features(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
+        out = w.new_empty(len(x), self._linear.in_features)
+        self._call("predict", w, packed, x, len(x), out, None)
+        return out
+
+    def _predict(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
+        out = w.new_empty(len(x), self.classes)
+        self._call("predict", w, packed, self._checked(x), len(x), None, out)
+        return out
+
+    def _pack(self, w: Tensor) -> Tensor:
+        """Filters in the form in which they multiply, for all blocks."""
+        packed = w.new_empty(self._packed_size)
+        self._call("pack", w, packed)
+        return packed
+
+    def _checked(self, t: Tensor) -> Tensor:
+        if t.dtype != self._dtype:
+            raise TypeError(f"the model computes in {self._dtype}, and was given {t.dtype}")
+        return t.detach().contiguous()
+
+    def _call(self, name: str, *args: Tensor | int | None) -> None:
+        if getattr(self._code, name)(self._shape, *map(plain, args)) and name in ("gradient", "adjoint"):
+            raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
+
+    def _compare(self) -> None:
+        """With PyTorch, at the model's first parameters and somewhere off them."""
+        key = Key(0).at("winograd")
+        x = torch.randn(GROUP + 1, *self.shape, generator=key("images"), dtype=self._dtype)
+        batch = Batch(x, torch.arange(len(x)) % self.classes)
+        a = torch.randn(self.layers[-1].stop, generator=key("direction"), dtype=self._dtype)
+        w = self.init() + 0.01 * a
+        theirs = (
+            super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),),
+            super().grad_beside(w, batch, squares),
+        )  # fmt: skip
+        ours = (
+            self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),),
+            self.grad_beside(w, batch, squares),
+        )  # fmt: skip
+        off = max(
+            float((mine - other).detach().norm() / (other.detach().norm() + 1e-30))
+            for mine, other in zip(chain(*ours), chain(*theirs), strict=True)
+            if mine is not None and other is not None
+        )
+        if not off <= TOLERANCE:
+            raise UnavailableError(f"its results differ by {off:.0e}")
+
+
+def squares(z: Tensor, x: Tensor) -> Tensor:
+    return z.square().sum(1)
+
+
+def plain(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
+    """An argument as C++ takes it."""
+    if isinstance(arg, int):
+        return ctypes.c_int64(arg)
+    return ctypes.c_void_p(None if arg is None else arg.data_ptr())

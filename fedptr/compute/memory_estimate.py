@@ -1,0 +1,240 @@
+"""Whether a run fits into memory, said before it starts instead of by the system's killer in round 3.
+
+    saved    bytes per image of the activations that a forward pass keeps for the backward pass
+    widest   the largest of these tensors, per image
+    model    bytes of the parameters
+
+The first two are counted on a few images; a phase's peak is its images times these times factors that
+benchmarks/memory.py measures, on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from fedptr.compute.available_memory import free
+from fedptr.compute.blocks import Blocked
+from fedptr.core.randomness import Key
+from fedptr.core.task import Batch, Classification
+from fedptr.errors import UserError
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.ptr.matching import room_for, stretch_length
+from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
+from fedptr.models.networks import Shape, build
+from fedptr.runs.plan import MachinePlan, Plan
+
+CHUNK = 1000  # images at a time in `Samples.chunks`
+HEAP = 32e6  # glibc takes smaller blocks from a heap, which the ever-changing sizes leave full of holes
+EVALUATION = 2.1  # times the widest activation: what goes into a layer, and what comes out
+IMAGES = 4  # times a batch of images, while it is picked and normalised, or learned
+VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
+HOLES = 1.4  # times what is kept from a matching: it lies between what was freed
+CLIENTS, ENOUGH = 0.25, 32e6  # of what is free for clients' states, and at most: to read one costs milliseconds a MB
+ELSE = 32e6  # what torch sets up on first use
+
+
+class Factors(NamedTuple):
+    saved: float
+    widest: float
+    holes: float  # in the heap, times both
+
+
+TRAINING, MATCHING = Factors(0.95, 3.5, 1.45), Factors(3.2, 4.3, 2.0)
+
+
+class Footprint(NamedTuple):
+    """Bytes that a task takes by itself, and for each image."""
+
+    model: int
+    image: int
+    saved: float = 0
+    widest: float = 0
+    block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
+    chunk: float = CHUNK  # the same in an evaluation
+    threads: int = 1  # each has a gradient of its own
+    room: int = 0  # what matching keeps of a student step
+
+    def peak(self, images: float, times: Factors) -> float:
+        """Of a gradient over so many images; the holes do not grow with tensors that are too large for the heap."""
+        images = min(images, self.block)
+        small = images if images * self.widest <= HEAP else HEAP / self.widest
+        return (self.saved * times.saved + self.widest * times.widest) * max(images, small * times.holes)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by phase, of which only one is under way at a time, and of all that is kept beside them."""
+
+    phases: dict[str, float]
+    states: float
+
+    @property
+    def total(self) -> float:
+        return max(self.phases.values()) + self.states + ELSE
+
+    @property
+    def most(self) -> tuple[str, float]:
+        """The largest part."""
+        return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
+
+
+def check(plan: Plan, task: Classification, clients: Sequence[int], tests: int) -> None:
+    """Raises the sentence that says what does not fit, by how much, and what to change."""
+    refuse(plan, footprint(task), task.classes, clients, tests, task.device)
+
+
+def check_size(plan: Plan, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+    """The same of a built-in model before it is made, as it may be too large for that. Activations do not count yet."""
+    # On `meta` tensors have no numbers. A forward pass would tell all, but the first one there takes two seconds.
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in build(plan.model, shape, classes).parameters())
+    refuse(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
+
+
+def refuse(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+    there = free(device)
+    if there is None or not plan.machine.memory_check:
+        return
+    needed = estimate(plan, foot, classes, clients, tests, budget(plan.machine, there))
+    if needed.total > there:
+        part, size = needed.most
+        raise UserError(
+            f"this run needs about {shown(needed.total)} of memory, {shown(size)} of it for {part}, and "
+            f"{shown(there)} are free; {remedy(part, plan, foot)}, or set machine.memory_check = false to try it anyway"
+        )
+
+
+def budget(machine: MachinePlan, there: float | None) -> float:
+    """Bytes of clients' states that are kept in memory where so many are free; the others are on disk."""
+    if machine.client_memory == "auto":
+        return ENOUGH if there is None else min(CLIENTS * there, ENOUGH)
+    return machine.client_memory * 1e6
+
+
+def shown(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def remedy(part: str, plan: Plan, foot: Footprint) -> str:
+    """What makes this part of the memory smaller; with several threads, a block less at a time does."""
+    threads = "machine.threads or " if foot.threads > 1 else ""
+    smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
+    matching = ["method.m", "method.ipc"] if isinstance(plan.method, Trajectory) else []
+    states = ["machine.client_memory", "run.participation", *matching]
+    batch = "lower method.aux_batch, " if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch, "
+    batch = batch if math.isinf(foot.block) else ""  # blocks are small already
+    asked, gamma = plan.local.gamma or plan.local.record_gamma, "turn local.gamma and local.record_gamma off"
+    return {
+        "training": f"lower {threads}local.batch, or {smaller}",
+        "evaluation": f"lower {threads[:-4]}, or {smaller}" if threads else smaller,
+        "full gradients": f"{gamma if asked else 'choose a method, or its option, without them'}, or {smaller}",
+        "matching": f"{batch}lower {threads}method.ipc, or {smaller}",
+        "projection": f"lower {threads}method.ipc, or {smaller}",
+        "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
+    }[part]
+
+
+def estimate(
+    plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
+) -> Estimate:
+    """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
+    method = plan.method
+    aux = auxiliary(method, classes)
+    largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
+
+    def gradient(images: int) -> float:
+        batch = foot.image * images
+        return max(foot.peak(images, TRAINING) + batch, IMAGES * batch) + (VECTORS + foot.threads) * foot.model
+
+    phases = {
+        "training": gradient(min(plan.local.batch, largest)),
+        "evaluation": max(foot.widest * EVALUATION + foot.image, IMAGES * foot.image) * min(foot.chunk, tests),
+    }
+    if plan.local.gamma or plan.local.record_gamma or method.effort.full:
+        phases["full gradients"] = gradient(min(CHUNK, largest))
+    if aux and isinstance(method, Projected):
+        phases["projection"] = gradient(aux)
+    if aux and isinstance(method, Trajectory):
+        images = min(method.aux_batch or aux, aux)
+        models, rooms = path_models(method.R), room_for(images * foot.room, stretch_length(method.R))
+        phases["matching"] = (
+            foot.peak(images, MATCHING)
+            + IMAGES * foot.image * aux
+            + (VECTORS + foot.threads + models) * foot.model
+            + rooms * images * foot.room
+        )
+    return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
+
+
+def path_models(R: int) -> int:
+    """Models of the student's trajectory that are kept at a time: where its stretches begin, and one stretch's."""
+    stretch = stretch_length(R)
+    return math.ceil(R / stretch) + stretch
+
+
+def auxiliary(method: FedAvg, classes: int) -> int:
+    """How many auxiliary images their owner has."""
+    if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
+        return 0
+    return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
+
+
+def states(plan: Plan, foot: Footprint, clients: int, aux: int, budget: float) -> float:
+    """What clients (up to the budget) and server keep, what a cohort is about to replace, and the cohort's replies."""
+    cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
+    client, server = (kept(plan.method, foot, aux, f"{who} keeps") for who in ("client", "server"))
+    generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
+    resting = max(min(generations * client, budget), cohort * client)  # a cohort stays until it is saved
+    target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
+    reply = foot.model * (float(plan.method.cost["up"]) + target)
+    return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
+
+
+def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
+    """A method's own words on what it keeps, in bytes."""
+
+    def part(words: str) -> float:
+        if isinstance(method, Trajectory) and "D̃" in words:
+            return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
+        return foot.model * (getattr(method, "m", 0) + 1 if words == "m+1" else float(words))
+
+    return sum(map(part, method.cost[who].split(" + ")))
+
+
+def footprint(task: Classification) -> Footprint:
+    """Counted on 2 and on 3 images: the difference is free of what does not grow with the batch."""
+    few, more = saved_tensors(task, 2), saved_tensors(task, 3)
+    saved = max(0, sum(more) - sum(few))
+    sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
+    if not isinstance(task, Blocked):
+        return Footprint(*sizes)
+    room = task.room(1)
+    n = task.threads
+    blocks = n * task.at_once, n * task.chunk, n
+    return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
+
+
+def saved_tensors(task: Classification, n: int) -> list[int]:
+    """Bytes of each tensor, other than parameters and images, that the loss of n images keeps for its gradient."""
+    w = task.init().requires_grad_()
+    x, y = torch.zeros(n, *task.shape, device=task.device), torch.zeros(n, dtype=torch.int64, device=task.device)
+    seen = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage._cdata] = storage  # held, so that no other gets its address
+        return tensor
+
+    with Key(0).fixed("footprint"), saved_tensors_hooks(pack, lambda tensor: tensor):
+        task.loss(w, Batch(x, y))
+    for known in (w, x):
+        seen.pop(known.untyped_storage()._cdata, None)
+    return [storage.nbytes() for storage in seen.values()]

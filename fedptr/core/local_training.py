@@ -1,0 +1,105 @@
+"""Local training: batches, and the only training loop in the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedptr.core.task import Batch, State, norm, over
+from fedptr.settings import setting
+
+if TYPE_CHECKING:
+    from fedptr.core.site import Site
+    from fedptr.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a client trains. The optimiser is new in every round: momentum starts at zero."""
+
+    lr: float = setting(0.01, "local learning rate η_l", gt=0)
+    momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
+    weight_decay: float = setting(0.0, "weight decay, part of the clipped gradient", ge=0)
+    clip: float = setting(0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", ge=0)
+    decay: float = setting(1.0, "factor on the learning rate per round", gt=0, le=1)
+    batch: int = setting(500, "batch size B; the last, smaller batch is kept", ge=1)
+    epochs: int = setting(1, "local epochs E", ge=1)
+    gamma: float = setting(0.0, "stop when ‖∇h‖ is at most γ times its starting value; 0 = train E epochs", ge=0, lt=1)
+    max_epochs: int = setting(50, "cap on the epochs when gamma is set", ge=1)
+    record_gamma: bool = setting(False, "record the achieved γ of every client (two full-batch gradients each)")
+    augment: Literal["none", "flip-crop"] = setting(
+        "none", "augmentation of real images: flip with p=½, then with p=½ a random crop from 4 pixels of padding"
+    )
+
+
+class Trained(NamedTuple):
+    w: Tensor
+    steps: int
+    loss: float  # mean over the steps, without the pull
+    gamma: float | None
+
+
+def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: State) -> Trained:
+    """Minimises h = the client's loss plus what the method pulls with, by SGD from where the method starts."""
+    local, data = site.local, method.data(msg, client, site)
+    w = method.start(msg, client).clone()
+    velocity = torch.zeros_like(w)
+    losses: list[Tensor] = []
+    measured = bool(local.gamma or local.record_gamma)
+    first = last = objective_norm(method, w, msg, client, site) if measured else 0.0
+    order, noise = site.key("batch-order"), site.key("augment")
+    epochs = local.max_epochs if local.gamma else local.epochs
+    most = max(1, math.ceil(site.part * epochs * math.ceil(len(data) / local.batch)))
+    while len(losses) < most:
+        for index in batches(len(data), local.batch, order):
+            x, y = data.take(index)
+            if local.augment == "flip-crop":
+                x = flip_crop(x, noise)
+            g, loss = method.gradient(w, Batch(x, y, buffers), msg, client, site)
+            if local.weight_decay:
+                g = g + local.weight_decay * w
+            if local.clip:
+                g = g * (local.clip / (g.norm() + 1e-6)).clamp(max=1)
+            velocity.mul_(local.momentum).add_(g)
+            w.add_(velocity, alpha=-local.lr)
+            losses.append(loss)
+            if len(losses) == most:  # for a straggler, in the middle of an epoch
+                break
+        if local.gamma:
+            last = objective_norm(method, w, msg, client, site)
+            if last <= local.gamma * first:
+                break
+    if measured and not local.gamma:
+        last = objective_norm(method, w, msg, client, site)
+    achieved = (last / first if first else 0.0) if measured else None
+    return Trained(w, len(losses), float(torch.stack(losses).mean()), achieved)
+
+
+def objective_norm(method: FedAvg, w: Tensor, msg: State, client: State, site: Site) -> float:
+    """‖∇h(w)‖ on the client's whole set, without augmentation."""
+    data = method.data(msg, client, site)
+    return norm(over(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site)))
+
+
+def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """One epoch: a random order, cut into batches; the last may be smaller."""
+    yield from torch.randperm(n, generator=generator).split(size)
+
+
+def flip_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
+    """Per image: flip with p=½, then with p=½ a crop at a random place of the zero-padded image."""
+    n, _, height, width = x.shape
+    flip, crop = (torch.rand(2, n, generator=generator) < 0.5).to(x.device)
+    x = torch.where(flip.view(-1, 1, 1, 1), x.flip(3), x)
+    top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=generator).to(x.device)
+    top, left = torch.where(crop, top, pad), torch.where(crop, left, pad)  # the middle of the padded image is x
+    rows = (top[:, None] + torch.arange(height, device=x.device))[:, :, None]
+    columns = (left[:, None] + torch.arange(width, device=x.device))[:, None, :]
+    image = torch.arange(n, device=x.device)[:, None, None]
+    return F.pad(x, [pad] * 4).permute(0, 2, 3, 1)[image, rows, columns].permute(0, 3, 1, 2).contiguous()

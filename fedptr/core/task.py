@@ -1,0 +1,240 @@
+"""A task: a loss on one flat parameter vector.
+
+Parameters travel as one vector with named layer slices, so that formulas read as in the papers and a message is a
+handful of arrays. Buffers (BatchNorm's statistics) are apart: floating ones are averaged with the clients' weights,
+integer counters are never averaged and start at their initial value in every visit.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedptr.core.samples import Samples
+from fedptr.errors import UserError
+from fedptr.models.networks import Shape
+
+State = dict[str, Tensor]
+
+
+class Layer(NamedTuple):
+    """One parameter tensor inside the flat vector."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class Batch(NamedTuple):
+    x: Tensor
+    y: Tensor
+    buffers: State | None = None  # updated in place by the model; None = fresh ones that are thrown away
+    room: Tensor | None = None  # where `grad` leaves what `adjoint` at the same w then need not do again
+
+
+class Adjoint(NamedTuple):
+    """⟨∇ℓ(w, x), a⟩ for a fixed vector a, and its derivatives."""
+
+    along: Tensor
+    by_x: Tensor
+    by_w: Tensor | None  # where it was asked for
+
+
+Beside = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> a further loss of each image
+
+
+class Task(Protocol):
+    """What the engine and the methods need to know of a learning problem."""
+
+    layers: tuple[Layer, ...]
+    classes: int
+    shape: tuple[int, ...]
+
+    def init(self) -> Tensor: ...
+    def loss(self, w: Tensor, batch: Batch) -> Tensor: ...
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool) -> Adjoint: ...
+    def room(self, images: int) -> Tensor | None: ...
+    def features(self, w: Tensor, x: Tensor) -> Tensor: ...
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]: ...
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
+    def initial_buffers(self) -> Tensor | None: ...
+    def unpack_buffers(self, flat: Tensor | None) -> State: ...
+    def pack_buffers(self, buffers: State) -> Tensor: ...
+
+
+class Differentiable:
+    """`grad` and `adjoint` from `loss`, for tasks that have nothing quicker."""
+
+    def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The gradient of the mean loss over a batch, and that loss."""
+        w = w.detach().requires_grad_()
+        loss = self.loss(w, batch)
+        (g,) = torch.autograd.grad(loss, w)
+        return g, loss.detach()
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+        """One vector–Jacobian product of the gradient, for `fedptr.methods.ptr.matching`."""
+        return second_order(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
+
+    def room(self, images: int) -> Tensor | None:
+        """A row for every image of a batch, not filled in; None where nothing is kept."""
+        return None
+
+    def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Each image's features, which are what the last layer takes, and its loss."""
+        raise UserError(f"{type(self).__name__} has no features, which this method needs; choose another method")
+
+    @torch.no_grad()
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        z, _ = self.outputs(w, Batch(x, torch.zeros(len(x), dtype=torch.int64, device=x.device)))
+        return z
+
+    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+        """The gradient of the mean loss plus what `extra` makes of each image's features; and the loss alone."""
+        w = w.detach().requires_grad_()
+        z, losses = self.outputs(w, batch)
+        loss = losses.mean()
+        (g,) = torch.autograd.grad(loss + extra(z, batch.x).mean(), w)
+        return g, loss.detach()
+
+    def initial_buffers(self) -> Tensor | None:
+        return None
+
+    def unpack_buffers(self, flat: Tensor | None) -> State:
+        return {}
+
+    def pack_buffers(self, buffers: State) -> Tensor:
+        raise NotImplementedError
+
+
+class Classification(Differentiable):
+    """Cross-entropy of a `torch.nn.Module` that maps images to logits.
+
+    >>> task = Classification(nn.Linear(4, 3), (4,), 3)
+    >>> [(layer.name, layer.stop - layer.start) for layer in task.layers]
+    [('weight', 12), ('bias', 3)]
+    """
+
+    how = "whole batches"  # computed how, for the record
+
+    def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], classes: int, device: str = "cpu") -> None:
+        self.model = model.to(device)
+        self.shape, self.classes, self.device = tuple(shape), classes, device
+        layers, start = [], 0
+        for name, p in model.named_parameters():
+            layers.append(Layer(name, start, start + p.numel(), tuple(p.shape)))
+            start += p.numel()
+        self.layers = tuple(layers)
+        self._sizes = [layer.stop - layer.start for layer in layers]
+        self._buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+        self._floating = [name for name, b in self._buffers.items() if b.is_floating_point()]
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            warnings.warn(
+                "the model has BatchNorm: its running statistics are averaged over clients like the weights, its "
+                "counters are not; with very different clients GroupNorm is the safer choice",
+                stacklevel=2,
+            )
+
+    def init(self) -> Tensor:
+        """The parameters the model was made with, as one vector."""
+        return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()]).clone()
+
+    def parameters(self, w: Tensor) -> State:
+        """The flat vector as the model's named parameters (views)."""
+        parts = torch.split(w, self._sizes)
+        return {layer.name: part.view(layer.shape) for layer, part in zip(self.layers, parts, strict=True)}
+
+    def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
+        self.model.train()
+        logits = functional_call(self.model, {**self.parameters(w), **buffers}, (batch.x,))
+        return F.cross_entropy(logits, batch.y)
+
+    def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The features are what the linear layer that runs last is given."""
+        buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
+        given: list[Tensor] = []
+        model = self._module().train()
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+            for layer in model.modules()
+            if isinstance(layer, nn.Linear)
+        ]
+        try:
+            logits = functional_call(model, {**self.parameters(w), **buffers}, (batch.x,))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not given:
+            raise UserError("this method needs the features before a model's last nn.Linear layer, and it has none")
+        return given[-1].flatten(1), F.cross_entropy(logits, batch.y, reduction="none")
+
+    def _module(self) -> nn.Module:
+        """The model, for whoever computes with it."""
+        return self.model
+
+    @torch.no_grad()
+    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+        """Accuracy (a fraction) and mean loss of a model on a set."""
+        self.model.eval()
+        state = {**self.parameters(w), **self.unpack_buffers(buffers)}
+        right, loss = 0, 0.0
+        for x, y in data.chunks():
+            logits = functional_call(self.model, state, (x,))
+            right += int((logits.argmax(1) == y).sum())
+            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+        return {"accuracy": right / len(data), "loss": loss / len(data)}
+
+    def initial_buffers(self) -> Tensor | None:
+        return self.pack_buffers(self._buffers) if self._floating else None
+
+    def unpack_buffers(self, flat: Tensor | None) -> State:
+        buffers = {name: b.clone() for name, b in self._buffers.items()}
+        if flat is not None:
+            parts = torch.split(flat, [buffers[name].numel() for name in self._floating])
+            for name, part in zip(self._floating, parts, strict=True):
+                buffers[name].copy_(part.view_as(buffers[name]))
+        return buffers
+
+    def pack_buffers(self, buffers: State) -> Tensor:
+        return torch.cat([buffers[name].reshape(-1) for name in self._floating]).clone()
+
+
+def second_order(
+    loss: Callable[[Tensor, Tensor], Tensor], w: Tensor, x: Tensor, a: Tensor, by_w: bool = True
+) -> Adjoint:
+    """The adjoint of a loss of parameters and images, by differentiating its gradient once more."""
+    w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
+    (g,) = torch.autograd.grad(loss(w, x), w, create_graph=True)
+    along = torch.dot(g, a)
+    hx, *hw = torch.autograd.grad(along, (x, w) if by_w else (x,), materialize_grads=True)
+    return Adjoint(along.detach(), hx, hw[0] if hw else None)
+
+
+def full_gradient(task: Task, w: Tensor, data: Samples) -> Tensor:
+    """∇L_i(w) over a client's whole set."""
+    return over(data, torch.zeros_like(w), lambda batch: task.grad(w, batch))
+
+
+def over(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
+    """The mean of a gradient over a whole set, a chunk at a time, added to `total`."""
+    for x, y in data.chunks():
+        g, _ = grad(Batch(x, y))
+        total.add_(g, alpha=len(y) / len(data))
+    return total
+
+
+def norm(v: Tensor) -> float:
+    return math.sqrt(float(torch.dot(v, v)))

@@ -1,0 +1,176 @@
+"""`fedptr deploy check`: what is wrong with a server's or a node's folder, before it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from fedptr.engines.flower import deployplan, nodeplan
+from fedptr.engines.flower.setup import certificates as keys
+from fedptr.engines.flower.setup.init import federation_of, read_register
+from fedptr.errors import UserError
+from fedptr.models.networks import ModelPlan, build
+from fedptr.runs.experiment import load_data
+from fedptr.runs.runner import load_plan
+
+TESTED = ((1, 41), (1, 43))  # from the first on, before the second
+SOON = 30  # days
+Finding = tuple[bool, str]  # whether it is well, and what
+
+
+def check(folder: Path) -> int:
+    """Prints every finding; 0 if all is well, 2 if not."""
+    if (folder / deployplan.NAME).exists():
+        findings = server(folder)
+    elif (folder / nodeplan.NAME).exists():
+        findings = node(folder)
+    else:
+        raise UserError(f"{folder} is neither a server's nor a node's folder; make them with `fedptr deploy init`")
+    wrong = 0
+    for well, words in findings:
+        print(f"{'ok   ' if well else 'WRONG'} {words}")
+        wrong += not well
+    return 2 if wrong else 0
+
+
+def server(folder: Path) -> Iterator[Finding]:
+    yield flower()
+    yield from attempt("the plan", lambda: f"{load_plan(folder).method.name}, {load_plan(folder).run.rounds} rounds")
+    try:
+        rules, federation, known = deployplan.read(folder), federation_of(folder), read_register(folder)
+    except UserError as error:
+        yield False, str(error)
+        return
+    least = rules.deploy.min_nodes
+    yield least <= len(known), f"deploy.min_nodes is {least}, and {len(known)} nodes are known"
+    if rules.deploy.evaluate == "server":
+        yield from attempt("the server's test data", lambda: f"{len(load_data(load_plan(folder).data).test_y)} samples")
+    if federation.insecure:
+        yield False, "INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only"
+    else:
+        yield from certificates(folder, federation.host)
+        for name in known:
+            path = folder / "keys" / f"{name}.pub"
+            yield from attempt(f"public key of node {name}", partial(sound, keys.public, path))
+    yield from reach("127.0.0.1", federation.port, None if federation.insecure else folder / "ca.crt")
+
+
+def node(folder: Path) -> Iterator[Finding]:
+    yield flower()
+
+    def data() -> str:
+        dataset, rows = nodeplan.own_data(nodeplan.read(folder))
+        count = len(dataset.train_y) if rows is None else len(rows)
+        size = "×".join(map(str, dataset.train_x.shape[1:]))
+        return f"{count} samples of {size}, {len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
+
+    yield from attempt("the node's data", data)
+    yield from own_models(folder)
+    start = (folder / "supernode.sh").read_text(encoding="utf-8") if (folder / "supernode.sh").exists() else ""
+    words = start.split()
+    if "--superlink" not in words:
+        yield False, "supernode.sh is missing or names no --superlink; make it with `fedptr deploy init`"
+        return
+    host, _, port = words[words.index("--superlink") + 1].rpartition(":")
+    insecure = "--insecure" in words
+    if insecure:
+        yield False, "INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only"
+    else:
+        yield from private(folder / "key")
+        yield from attempt("the federation's certificate", partial(sound, keys.certificate, folder / "ca.crt"))
+    yield from reach(host, int(port), None if insecure else folder / "ca.crt")
+
+
+def own_models(folder: Path) -> Iterator[Finding]:
+    """Whether the models that node.toml names can be made, for the node's own data."""
+    with contextlib.suppress(UserError):  # said before
+        plan = nodeplan.read(folder)
+        dataset, _ = nodeplan.own_data(plan)
+        channels, height, width = dataset.train_x.shape[1:]
+        for name in plan.node.allowed():
+
+            def made(name: str = name) -> str:
+                with contextlib.chdir(folder):  # where the node's worker is
+                    model = build(ModelPlan(name), (channels, height, width), len(dataset.classes))
+                return f"{sum(p.numel() for p in model.parameters()):,} parameters"
+
+            yield from attempt(f"the model {name}", made)
+
+
+def flower() -> Finding:
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        return False, "Flower is not installed: pip install 'fedptr[flower]'"
+    found = tuple(int(part) for part in version.split(".")[:2])
+    return TESTED[0] <= found < TESTED[1], f"Flower {version}; fedptr was tested with 1.41 and allows 1.42"
+
+
+def attempt(what: str, get: Callable[[], str]) -> Iterator[Finding]:
+    try:
+        yield True, f"{what}: {get()}"
+    except UserError as error:
+        yield False, f"{what}: {error}"
+
+
+def sound(load: Callable[[Path], object], path: Path) -> str:
+    """That a file holds what it should; UserError where it does not."""
+    load(path)
+    return path.name
+
+
+def private(path: Path) -> Iterator[Finding]:
+    if not path.is_file():
+        yield False, f"{path.name} is missing; it was made by `fedptr deploy init`"
+        return
+    yield from attempt("private key", partial(sound, keys.public_of, path))
+    mode = path.stat().st_mode & 0o777
+    words = (
+        f"{path.name} may be read by its owner alone" if not mode & 0o77 else f"others may read it: chmod 600 {path}"
+    )
+    yield not mode & 0o77, words
+
+
+def certificates(folder: Path, host: str) -> Iterator[Finding]:
+    for name in ("ca.key", "server.key"):
+        yield from private(folder / name)
+    certificate, authority = folder / "server.crt", folder / "ca.crt"
+    try:
+        yield keys.signed(certificate, authority), "server.crt is signed by ca.crt"
+        hosts, end = keys.hosts_of(certificate)
+        for name in ("ca", "server"):
+            own = keys.pinned(keys.certificate(folder / f"{name}.crt").public_key())
+            yield keys.public_of(folder / f"{name}.key") == own, f"{name}.key belongs to {name}.crt"
+    except UserError as error:
+        yield False, str(error)
+        return
+    yield host in hosts, f"server.crt is for {', '.join(hosts)}, and nodes go to {host}"
+    left = (end - datetime.datetime.now(datetime.UTC)).days
+    yield left > SOON, f"server.crt is good for {left} more days"
+
+
+def reach(host: str, port: int, authority: Path | None) -> Iterator[Finding]:
+    """Whether the SuperLink answers, and as the one we trust."""
+    where = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), timeout=5) as stream:
+            if authority is None:
+                yield True, f"{where} answers"
+                return
+            context = ssl.create_default_context(cafile=str(authority))
+            with context.wrap_socket(stream, server_hostname=host):
+                yield True, f"{where} answers, with a certificate that ca.crt vouches for"
+    except ssl.SSLCertVerificationError as error:
+        yield False, f"{where} has a certificate that is not to be trusted ({error.verify_message})"
+    except ssl.SSLError as error:
+        yield False, f"{where} does not speak TLS ({error.reason})"
+    except FileNotFoundError:
+        yield False, f"{authority} is missing"
+    except OSError as error:
+        yield False, f"{where} does not answer ({error.strerror or error}); is superlink.sh running, the port open?"

@@ -1,0 +1,162 @@
+"""`fedptr deploy init`: a folder with all that a federation needs, ready to be copied to its machines.
+
+README.md         the commands
+server/           plan, rules, Flower app, certificates, public keys, start script, systemd unit
+nodes/NAME/       for the machine of that node: who it is, its key, start script, systemd unit
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedptr.atomic_files import write_text
+from fedptr.engines.flower import deployplan, nodeplan
+from fedptr.engines.flower.setup import certificates, scripts
+from fedptr.errors import UserError
+from fedptr.runs.plan import Plan
+from fedptr.runs.runner import load_plan
+
+REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
+LOCAL = 9100  # a node's own processes talk over this port plus its number, on its machine alone
+HERE = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Federation:
+    host: str
+    port: int
+    insecure: bool
+    days: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def check(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}", self.host):
+            raise UserError(f"--host {self.host!r} is no name or address of a machine")
+        for name, value, most in (("port", self.port, 65535), ("days", self.days, 36500)):
+            if not 1 <= value <= most:
+                raise UserError(f"--{name} must be from 1 to {most}, not {value}")
+
+
+def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
+    """`nodes` maps names to data: a path, a named dataset, or nothing yet."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} already holds something; choose another folder, or `fedptr deploy add` a node")
+    if not nodes:
+        raise UserError("--nodes names no node; give at least one, e.g. --nodes anna,ben")
+    for name in nodes:
+        check_name(name)
+    federation.check()
+    try:
+        fill(folder, plan, federation, nodes, rules)
+    except BaseException:  # so that the command, mended, finds it empty again
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def fill(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
+    server = folder / "server"
+    (server / "keys").mkdir(parents=True)
+    server.chmod(0o700)
+    write_text(server / "plan.toml", plan.toml())
+    link = {"address": federation.address, "nodes": "" if federation.insecure else REGISTER}
+    write_text(server / deployplan.NAME, tomli_w.dumps({"deploy": dict(rules), "flower": link}))
+    deployplan.read(server)  # says what is wrong with the rules
+    for name, text in scripts.APP_FILES.items():
+        (server / "app" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_text(server / "app" / name, text)
+    if not federation.insecure:
+        certificates.make_authority(server, federation.days)
+        certificates.make_server(server, list(dict.fromkeys([federation.host, *HERE])), federation.days)
+    start_server(server, federation)
+    write_text(server / REGISTER, "{}\n")
+    for name, data in nodes.items():
+        add(server, name, data, federation)
+    write_text(folder / "README.md", readme(federation, list(nodes)))
+
+
+def check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name):
+        raise UserError(f"{name!r} cannot be a node's name; use letters, digits, dots and dashes")
+
+
+def start_server(server: Path, federation: Federation) -> None:
+    words = "The Flower SuperLink: nodes connect to it, and it starts the run's server."
+    secure = "--insecure" if federation.insecure else scripts.SUPERLINK_TLS
+    bind = "127.0.0.1" if federation.host in HERE else "0.0.0.0"
+    body = scripts.SUPERLINK.format(bind=bind, port=federation.port, secure=secure)
+    script(server / "superlink.sh", words, body, federation.insecure)
+    unit(server, "fedptr-superlink.service", words, server.resolve(), "superlink.sh")
+
+
+def add(server: Path, name: str, data: str, federation: Federation) -> Path:
+    """One more node: its folder, its key, and its line in the server's register."""
+    check_name(name)
+    known = read_register(server)
+    if name in known:
+        raise UserError(f"there is a node {name} already; choose another name")
+    folder = server.parent / "nodes" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    number = max((entry["number"] for entry in known.values()), default=-1) + 1
+    path = Path(data).expanduser()
+    model = load_plan(server).model.name
+    tables: dict[str, Any] = {
+        "node": {"name": name, "number": number, **({"models": model} if ":" in model else {})},
+        "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},
+        "machine": {"device": "auto", "threads": 0},
+    }
+    write_text(folder / nodeplan.NAME, tomli_w.dumps(tables))
+    if not federation.insecure:
+        (server / "keys" / f"{name}.pub").write_bytes(certificates.make_node(folder, name))
+        shutil.copy(server / "ca.crt", folder / "ca.crt")
+    words = f"The Flower SuperNode of {name}: trains on the data that node.toml names."
+    secure = "--insecure" if federation.insecure else scripts.SUPERNODE_TLS
+    body = scripts.SUPERNODE.format(address=federation.address, local=LOCAL + number, secure=secure)
+    script(folder / "supernode.sh", words, body, federation.insecure)
+    unit(folder, "fedptr-node.service", words, Path("/opt/fedptr") / name, "supernode.sh")
+    known[name] = {"number": number, "node": None}
+    write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
+    return folder
+
+
+def read_register(server: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads((server / REGISTER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{server} holds no sound {REGISTER}; make it with `fedptr deploy init`") from None
+    return dict(found)
+
+
+def federation_of(server: Path) -> Federation:
+    """As `init` was told, from what it wrote."""
+    host, _, port = deployplan.read(server).flower.address.rpartition(":")
+    return Federation(host, int(port), not (server / "ca.crt").exists(), 0)
+
+
+def script(path: Path, words: str, body: str, insecure: bool) -> None:
+    write_text(path, scripts.head(words, str(Path(sys.executable).parent), insecure) + body)
+    path.chmod(0o755)
+
+
+def unit(folder: Path, name: str, words: str, place: Path, start: str) -> None:
+    write_text(folder / name, scripts.UNIT.format(words=words, name=name, folder=place, script=start))
+
+
+def readme(federation: Federation, nodes: Sequence[str]) -> str:
+    rows = "\n".join(f"| {name} | `nodes/{name}/` | `supernode.sh`, or `fedptr-node.service` |" for name in nodes)
+    security = scripts.INSECURE if federation.insecure else scripts.SECURE
+    return scripts.README.format(
+        count=len(nodes), security=security, address=federation.address, port=federation.port, rows=rows
+    )

@@ -1,0 +1,143 @@
+"""`fedptr deploy run`, and `fedptr resume` of a deployed run: hands the run to the SuperLink and follows it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedptr.atomic_files import write_text
+from fedptr.engines.flower import deployplan, status
+from fedptr.engines.flower.setup.init import REGISTER, federation_of, read_register
+from fedptr.errors import UserError
+from fedptr.runs import lock
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.runner import load_plan
+
+CONNECTION = "fedptr"
+ENV = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+LOST = 20.0  # seconds without a server in the run folder after which it is taken for dead
+START = 60.0  # seconds for Flower to start the server
+
+
+def begin(server: Path, out: Path) -> None:
+    """The run folder: the plan, and the rules with every path made absolute."""
+    plan, rules = load_plan(server), deployplan.read(server)
+    home = server.absolute() / "flower"
+    nodes = str(server.absolute() / rules.flower.nodes) if rules.flower.nodes else ""
+    link = replace(rules.flower, home=str(home), app=str(server.absolute() / "app"), nodes=nodes)
+    write_text(out / "plan.toml", plan.toml())
+    write_text(out / deployplan.NAME, tomli_w.dumps({"deploy": asdict(rules.deploy), "flower": asdict(link)}))
+
+
+def submit(out: Path) -> None:
+    """Registers keys that are not yet, and starts the run on the SuperLink."""
+    link = deployplan.read(out).flower
+    if not link.app:
+        raise UserError(f"{out} was simulated; do it again with `fedptr deploy simulate`, or `fedptr run` its plan")
+    server = Path(link.app).parent
+    configure(server, Path(link.home))
+    if link.nodes:
+        register(server)
+    flwr(server, "run", link.app, CONNECTION, "--run-config", f"folder={json.dumps(str(out.absolute()))}")
+
+
+def configure(server: Path, home: Path) -> None:
+    """Flower's own configuration, for this machine alone."""
+    federation = federation_of(server)
+    secure = {"insecure": True} if federation.insecure else {"root-certificates": str(server.absolute() / "ca.crt")}
+    connection = {"address": f"127.0.0.1:{federation.port}", **secure}
+    home.mkdir(mode=0o700, exist_ok=True)
+    write_text(home / "config.toml", tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}}))
+
+
+def register(server: Path) -> None:
+    """Tells the SuperLink the keys of all nodes, and notes Flower's number of each."""
+    known = read_register(server)
+    for name, entry in known.items():
+        if entry["node"] is None:
+            found = flwr(
+                server,
+                "supernode",
+                "register",
+                str(server.absolute() / "keys" / f"{name}.pub"),
+                CONNECTION,
+                "--name",
+                name,
+            )
+            entry["node"] = str(found["node-id"])
+            write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
+
+
+def flwr(server: Path, *arguments: str) -> dict[str, Any]:
+    """Flower's command line; its JSON answer, or what it complained about in one sentence."""
+    command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
+    env = {**os.environ, **ENV, "FLWR_HOME": str((server / "flower").absolute())}
+    done = subprocess.run(command, env=env, cwd=server, capture_output=True, text=True, check=False)
+    text = done.stdout[done.stdout.find("{") :] if "{" in done.stdout else "{}"
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {}
+    if done.returncode or not answer.get("success", True):
+        words = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
+        last = " ".join(str(words).split())[-400:]
+        raise UserError(
+            f"`flwr {arguments[0]}` failed: {last}; is the SuperLink running? see `fedptr deploy check {server}`"
+        )
+    return dict(answer)
+
+
+def follow(out: Path, show: Callable[[Record], None]) -> None:
+    """Shows rounds as they come, until the run is finished; raises where it stops."""
+    began = time.time()
+    shown, alive = len(lines(out)), began + START
+    while True:
+        new = lines(out)
+        for line in new[shown:]:
+            show(json.loads(line))
+        shown = max(shown, len(new)) if len(new) >= shown else len(new)
+        now = status.read(out)
+        fresh = now.get("at", 0) >= began
+        if fresh and now["phase"] == "finished":
+            return
+        if fresh and "problem" in now:
+            raise UserError(now["problem"])
+        if held(out):
+            alive = time.time() + LOST
+        elif time.time() > alive:
+            raise UserError(f"the server of {out} is gone; see Flower's log, then go on with `fedptr resume {out}`")
+        time.sleep(0.5)
+
+
+def lines(out: Path) -> list[bytes]:
+    try:
+        whole, _, _ = (out / "rounds.jsonl").read_bytes().rpartition(b"\n")
+        return whole.splitlines()
+    except OSError:
+        return []
+
+
+def held(out: Path) -> bool:
+    """Whether a process has the run folder."""
+    try:
+        with open(out / lock.NAME, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

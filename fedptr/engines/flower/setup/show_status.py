@@ -1,0 +1,58 @@
+"""`fedptr status`: what a deployed run is doing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedptr.engines.flower import status
+from fedptr.engines.flower.setup.launch import held
+from fedptr.errors import UserError
+from fedptr.runs.runner import load_plan
+
+PAUSE = 2.0  # seconds
+
+
+def show(folder: Path, watch: bool) -> int:
+    rounds = load_plan(folder).run.rounds
+    console = Console(highlight=False)
+    while True:
+        now = status.read(folder)
+        if not now:
+            raise UserError(f"{folder} has no {status.NAME}; it is not a deployed run, or was not started yet")
+        if watch and console.is_terminal:
+            console.clear()
+        tell(console, now, rounds, held(folder))
+        if not watch or now["phase"] == "finished":
+            return 0
+        time.sleep(PAUSE)
+
+
+def tell(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> None:
+    phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
+    accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
+    console.print(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}", markup=False)
+    if "problem" in now:
+        console.print(f"problem: {now['problem']}", markup=False)
+    table = Table("client", "node", "samples", "online", "last seen", box=SIMPLE_HEAD)
+    for node in now["nodes"]:
+        online = "yes" if node["online"] and alive else "no"
+        table.add_row(str(node["number"]), node["name"], str(node["samples"]), online, ago(node["last_seen"]))
+    console.print(table)
+    for who, why in now.get("dropped", {}).items():
+        console.print(f"last round without client {who}: {why}", markup=False)
+    for reason in now.get("refused", []):
+        console.print(reason, markup=False)
+
+
+def ago(moment: float | None) -> str:
+    """
+    >>> ago(None), ago(time.time() - 90)
+    ('never', '90 s ago')
+    """
+    return "never" if moment is None else f"{time.time() - moment:.0f} s ago"

@@ -1,0 +1,105 @@
+"""`fedptr deploy simulate`: the same ServerApp and ClientApp in Flower's simulation (Ray), on this machine alone.
+
+Client i of the plan's split is a simulated node. The SuperLink is started for this run, on a free port of the loopback
+interface, and ends with it. It is started in an empty folder: Ray's workers would import a package from there first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import tomli_w
+
+from fedptr.atomic_files import write_text
+from fedptr.data.partition import partition
+from fedptr.engines import ray_pool
+from fedptr.engines.flower import deployplan
+from fedptr.engines.flower.setup import launch, scripts
+from fedptr.errors import UserError
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import load_data
+from fedptr.runs.folder import claim
+from fedptr.runs.progress import progress
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.summary import finished
+
+START = 60.0  # seconds for the SuperLink to listen
+
+
+def simulate(path: Path, out: Path, force: bool) -> Record:
+    plan = planning.check(planning.read(path))
+    dataset = load_data(plan.data)
+    split = partition(dataset.train_y, len(dataset.classes), plan.split)
+    out = claim(out, force)
+    write_text(out / "plan.toml", plan.toml())
+    split.save(out / "split.json")
+    rules = {"min_nodes": sum(size > 0 for size in split.sizes), "evaluate": "server"}
+    write_text(out / deployplan.NAME, tomli_w.dumps({"deploy": rules}))
+    with tempfile.TemporaryDirectory(prefix="fedptr-simulation-") as scratch:
+        home = Path(scratch) / "flower"
+        home.mkdir()
+        write_app(Path(scratch) / "app")
+        with superlink(Path(scratch)) as port, progress(plan.method.name, plan.run.rounds) as show:
+            connection = {"address": f"127.0.0.1:{port}", "insecure": True}
+            links = {"default": launch.CONNECTION, launch.CONNECTION: connection}
+            write_text(home / "config.toml", tomli_w.dumps({"superlink": links}))
+            size = f"num-supernodes={len(split.sizes)} client-resources-num-cpus=1"
+            folder = f"folder={json.dumps(str(out.absolute()))}"
+            app = str(Path(scratch) / "app")
+            launch.flwr(Path(scratch), "run", app, launch.CONNECTION, "--federation-config", size, "-c", folder)
+            launch.follow(out, show)
+    return finished(out)[0]
+
+
+def write_app(folder: Path) -> None:
+    for name, text in scripts.APP_FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_text(folder / name, text)
+
+
+@contextlib.contextmanager
+def superlink(scratch: Path) -> Iterator[int]:
+    """Yields the port of a SuperLink that simulates its nodes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    empty = scratch / "empty"
+    empty.mkdir()
+    env = {**ray_pool.ENV, **os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower")}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
+    command = [sys.executable, "-m", "fedptr.engines.flower.superlink", "--insecure", "--simulation"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
+    with open(scratch / "log", "wb") as log:
+        process = subprocess.Popen(command, env=env, cwd=empty, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + START
+        while not listens(port):
+            if process.poll() is not None or time.monotonic() > until:
+                last = (scratch / "log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise UserError(f"Flower's SuperLink did not start: {' '.join(last)[:300]}")
+            time.sleep(0.2)
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

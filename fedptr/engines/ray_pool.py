@@ -1,0 +1,142 @@
+"""A connection to Ray, and worker processes that one run after the other may use."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from fedptr.compute.choose import cores
+from fedptr.engines.ray_worker import Worker
+from fedptr.errors import UserError
+from fedptr.runs.plan import MachinePlan
+
+# Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
+# graphics cards, which visits do not use, nothing is to be said. The user's environment goes before it.
+ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+CONNECT = 10  # seconds for a cluster to answer
+SETTINGS = 4  # the kind of frame that each side of HTTP/2 begins with
+
+
+class Pool:
+    """Ray and its workers are started when they are first asked for; workers wait here between two runs."""
+
+    def __init__(self, machine: MachinePlan) -> None:
+        self.machine, self.threads = machine, threads_of(machine)
+        self.workers: list[Any] = []  # that no run has
+        self.open = contextlib.ExitStack()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            self.ray.kill(worker)
+        self.open.close()
+
+    @functools.cached_property
+    def ray(self) -> Any:
+        """The `ray` module, connected."""
+        return self.open.enter_context(connected(self.machine))
+
+    @functools.cached_property
+    def limit(self) -> int:
+        """How many workers a run may have."""
+        return self.machine.workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)) // self.threads)
+
+    @functools.cached_property
+    def new(self) -> Any:
+        return self.ray.remote(num_cpus=self.threads)(Worker)
+
+    def take(self) -> Any:
+        return self.workers.pop() if self.workers else self.new.remote()
+
+
+def check(address: str) -> None:
+    """That Ray is installed, and that something listens where its cluster is said to be."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError('machine.engine = "ray" needs Ray; install it with: pip install "fedptr[ray]"')
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not address or address == "auto":
+        return
+    if not colon or not host or not port.isdecimal():
+        raise UserError(f"machine.ray_address must be host:port or auto, not {address!r}")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT) as peer:
+            speaks = os.environ.get("RAY_USE_TLS") == "1" or speaks_http2(peer)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UserError(f"there is no Ray cluster at {address} ({error}); see `ray status` on its head") from None
+    if not speaks:
+        raise UserError(f"what listens at {address} is not a Ray cluster; see `ray status` on its head")
+
+
+def speaks_http2(peer: socket.socket) -> bool:
+    """As Ray does. Asked first, because Ray itself asks something else for many minutes whether it is Ray."""
+    peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
+    answer = peer.recv(9)
+    return len(answer) == 9 and answer[3] == SETTINGS
+
+
+@contextlib.contextmanager
+def connected(machine: MachinePlan) -> Iterator[Any]:
+    """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
+    check(machine.ray_address)
+    for name, value in ENV.items():
+        os.environ.setdefault(name, value)
+    with signals_kept():
+        import ray
+
+        ours = not ray.is_initialized()
+        if ours:
+            connect(ray, machine)
+    try:
+        yield ray
+    finally:
+        if ours:
+            with signals_kept():
+                ray.shutdown()
+
+
+def connect(ray: Any, machine: MachinePlan) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if machine.ray_address:
+            ray.init(machine.ray_address, **quiet)
+        else:  # not None, which may be a cluster named by the environment
+            cpus = machine.workers * threads_of(machine) or max(cores(), threads_of(machine))
+            ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
+    except Exception as error:  # no cluster, another version of Ray or Python, no room …
+        where = f"connect to {machine.ray_address}" if machine.ray_address else "start on this machine"
+        raise UserError(f"Ray cannot {where}: {sentence(error)}") from error
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and with it the clean stop of a run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def threads_of(machine: MachinePlan) -> int:
+    """A worker's. One unless it was chosen: as many workers as cores are better than threads, and never wait."""
+    return machine.threads or 1
+
+
+def sentence(error: BaseException) -> str:
+    """The line of a long message that says what happened: in Ray's, which end with a traceback, the last one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__

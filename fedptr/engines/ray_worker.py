@@ -1,0 +1,115 @@
+"""A worker process: it holds a plan's experiment and lets clients visit, one at a time. It needs nothing of Ray.
+
+States come and go as safetensors bytes; whatever carries them has no tensor to pickle.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import traceback
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+
+import fedptr
+from fedptr.core.exchange import named
+from fedptr.core.federation import visit
+from fedptr.core.site import Site
+from fedptr.core.task import State
+from fedptr.data.dataset import digest
+from fedptr.data.split import Split
+from fedptr.errors import ClientError, UserError
+from fedptr.runs import plan as planning
+from fedptr.runs.experiment import Experiment, prepare
+
+ELSEWHERE = ("task", "data")  # of a site: what the worker has itself
+
+
+class Order(NamedTuple):
+    """Whom to let visit, as it is sent."""
+
+    client: bytes | None  # its state
+    place: dict[str, Any]  # its site, without task and data
+    i: int
+
+
+class Trained(NamedTuple):
+    """A visit, as it is sent."""
+
+    reply: bytes
+    client: bytes
+    log: bytes
+    seconds: float
+
+
+class Failed(NamedTuple):
+    """An error, as it is sent: what a person is meant to read, and where it was raised."""
+
+    words: str
+    user: bool  # something the user can put right
+    trace: str
+
+    @property
+    def error(self) -> UserError | ClientError:
+        error = UserError(self.words) if self.user else ClientError(self.words)
+        error.add_note(self.trace)  # seen with FEDPTR_TRACEBACK=1
+        return error
+
+
+class Worker:
+    """Lives in a process of its own."""
+
+    def prepare(self, plan: str, split: Split) -> dict[str, str] | Failed:
+        """Builds the experiment of a plan (TOML), with the split it was given; tells what it then computes with."""
+        try:
+            self.plan = planning.check(tomllib.loads(plan))
+            self.experiment = prepare(self.plan, split)
+            return description(self.experiment)
+        except UserError as error:
+            return failed(error)
+
+    def visits(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
+        return [self.visit(msg, *order) for order in orders]
+
+    def visit(self, msg: bytes, client: bytes | None, place: dict[str, Any], i: int) -> Trained | Failed:
+        """One client's round."""
+        method, e = self.plan.method, self.experiment
+        site = Site(task=e.task, data=e.clients[i], **place)
+        try:
+            with named(method, site.round, f"client {i}"):
+                state = None if client is None else unpacked(client)
+                result = visit(method, unpacked(msg), state, site, i)
+                return Trained(packed(result.reply), packed(result.client), packed(result.log), result.seconds)
+        except (UserError, ClientError) as error:
+            return failed(error)
+
+
+def place_of(site: Site) -> dict[str, Any]:
+    """A site as it is sent."""
+    return {f.name: getattr(site, f.name) for f in fields(site) if f.name not in ELSEWHERE}
+
+
+def failed(error: UserError | ClientError) -> Failed:
+    return Failed(str(error), isinstance(error, UserError), "".join(traceback.format_exception(error)))
+
+
+def description(experiment: Experiment) -> dict[str, str]:
+    """What must be alike wherever a run is computed, or its bits may differ."""
+    return {
+        "fedptr": fedptr.__version__,
+        "torch": torch.__version__,
+        "data": digest(experiment.dataset),
+        "way of computing": experiment.task.how,
+    }
+
+
+def packed(state: State) -> bytes:
+    # Clones, because states may share memory and safetensors may not.
+    return bytes(safetensors.torch.save({name: value.detach().clone() for name, value in state.items()}))
+
+
+def unpacked(content: bytes) -> State:
+    # Copies, because arithmetic may depend on where a tensor begins.
+    return {name: value.clone() for name, value in safetensors.torch.load(content).items()}

@@ -1,0 +1,1 @@
+"""The resumable queue of runs that `fedptr reproduce` and `fedptr audit` share."""

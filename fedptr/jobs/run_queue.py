@@ -1,0 +1,260 @@
+"""Runs plans: each has a run folder of its own, so that whatever was finished or saved survives any kill.
+
+One job at a time runs in this process. With more, every run is a process of its own (`job.py`), which saves itself
+as any run does; this one only starts them and looks at how far their rounds.jsonl is.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedptr.atomic_files import DamagedError, write_text
+from fedptr.compute.choose import gradients
+from fedptr.errors import ClientError, UserError
+from fedptr.messages import notice
+from fedptr.reproduce.recipe import lineage
+from fedptr.reproduce.split_recipe import SIZES
+from fedptr.runs.extend import can_go_on, rounds_of, with_rounds
+from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.lock import StoppedError, locked, stoppable
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import Record
+from fedptr.runs.runner import lines_of, load_plan, resume
+from fedptr.runs.summary import finished, once_finished
+
+LOOK = 0.5  # seconds between two looks at the jobs
+LOG = "log.txt"
+
+
+@dataclass
+class Board:
+    """What is known of every run folder; several cells may share one."""
+
+    plans: dict[Path, Plan]
+    done: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)
+    shorter: dict[Path, tuple[Record, list[Record]]] = field(default_factory=dict)  # finished, but to be continued
+    failed: dict[Path, str] = field(default_factory=dict)
+    running: dict[Path, int] = field(default_factory=dict)  # -> rounds so far
+    began: float = field(default_factory=time.perf_counter)
+    found: float = 0.0  # work that was there already when we began
+    stopped: int = 0  # by this signal
+    keep: bool = True  # a finished run's checkpoint, from which a plan of more rounds goes on
+
+    @property
+    def runs(self) -> dict[Path, tuple[Record, list[Record]]]:
+        """All that can be read, each as far as it is finished."""
+        return self.shorter | self.done
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """Done and altogether, in image gradients."""
+        total = sum(units(plan) for folder, plan in self.plans.items() if folder not in self.failed)
+        done = sum(units(self.plans[folder]) for folder in self.done)
+        return done + sum(map(self.part, self.running)), total
+
+    def part(self, folder: Path) -> float:
+        """What is done of a run that is going on."""
+        plan = self.plans[folder]
+        return units(plan) * self.running[folder] / plan.run.rounds
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, from the speed so far."""
+        done, total = self.work
+        new = done - self.found
+        return (total - done) * (time.perf_counter() - self.began) / new if new > 0 else None
+
+
+def units(plan: Plan) -> float:
+    """What a run costs, in gradients of one image: a measure of time that needs no model."""
+    classes, each = SIZES.get(plan.data.name, SIZES["cifar10"])
+    return gradients(plan, classes, plan.data.subset or classes * each)
+
+
+def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None], keep: bool = True) -> Board:
+    """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
+    board = Board(dict(plans), keep=keep)
+    waiting = collections.deque(folder for folder, plan in plans.items() if not known(board, folder, plan))
+    board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
+    show(board)
+    with stoppable() as stop:
+        try:
+            if jobs == 1:
+                while waiting and not stop.number:
+                    alone(board, waiting.popleft(), show)
+            else:
+                beside(board, waiting, jobs, show, lambda: stop.number)
+        except StoppedError as stopped:  # a run in this process heard the signal first
+            stop.number = stopped.signal_number
+        board.stopped = stop.number
+    return board
+
+
+def look(plans: Mapping[Path, Plan]) -> Board:
+    """What is finished already."""
+    board = Board(dict(plans))
+    for folder, plan in plans.items():
+        known(board, folder, plan)
+    board.found = board.work[0]
+    return board
+
+
+def known(board: Board, folder: Path, plan: Plan) -> bool:
+    """Whether it is finished, with at least the rounds asked for; those that it has beyond do not matter.
+
+    A plan that cannot be read is none; one that is not ours is refused.
+    """
+    try:
+        there = load_plan(folder)
+    except UserError:
+        return False
+    if (lineage(there), there.run.seed) != (lineage(plan), plan.run.seed):
+        raise UserError(
+            f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
+        )
+    with contextlib.suppress(DamagedError):
+        done = once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
+        enough = done[0]["rounds"] >= plan.run.rounds
+        (board.done if enough else board.shorter)[folder] = done
+        if enough:
+            return True
+    if there.run.rounds > plan.run.rounds:  # begun for another recipe: what is begun is brought to its end
+        board.plans[folder] = with_rounds(plan, there.run.rounds)
+    return False
+
+
+def begin(board: Board, folder: Path) -> None:
+    """A folder that `resume` can take up; the rounds it has are not taken for new ones."""
+    plan = board.plans[folder]
+    put_aside(folder, plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "plan.toml").exists():
+        write_text(folder / "plan.toml", plan.toml())
+    board.running[folder] = rounds_of(folder)
+    board.found += board.part(folder)
+
+
+def put_aside(folder: Path, plan: Plan) -> None:
+    """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
+    if not lines_of(folder):  # nothing was begun
+        return
+    with locked(folder):  # while another process writes, its checkpoints come and go
+        if can_go_on(folder):
+            return
+        every = plan.run.checkpoint_every
+        with contextlib.suppress(DamagedError):
+            rounds = once_finished(folder, plan)[0]["rounds"]
+            aside = rename(folder, "shorter")
+            words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
+            notice(f"{folder} {words}; what it held is in {aside.name}")
+            return
+        if every and len(lines_of(folder)) > every:
+            aside = rename(folder, "damaged")
+            notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+
+
+def rename(folder: Path, why: str) -> Path:
+    """Gives the folder a name that nothing has yet."""
+    names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
+    aside = next(path for name in names if not (path := folder.with_name(name)).exists())
+    folder.rename(aside)
+    return aside
+
+
+def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
+    board.done[folder] = result
+    if not board.keep:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
+def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
+    def count(record: Record) -> None:
+        board.running[folder] = record["round"]
+        show(board)
+
+    board.running[folder] = 0
+    try:
+        begin(board, folder)
+        rounds = board.plans[folder].run.rounds
+        finish(board, folder, resume(load_plan(folder), folder, count, rounds=rounds))  # as it was begun
+    except (ClientError, UserError) as error:
+        board.failed[folder] = str(error)
+    finally:
+        board.running.pop(folder)
+    show(board)
+
+
+def beside(
+    board: Board,
+    waiting: collections.deque[Path],
+    jobs: int,
+    show: Callable[[Board], None],
+    stopped: Callable[[], int],
+) -> None:
+    active: dict[Path, subprocess.Popen[bytes]] = {}
+    asked = False
+    with killing(active):
+        while active or (waiting and not stopped()):
+            while waiting and len(active) < jobs and not stopped():
+                folder = waiting.popleft()
+                try:
+                    begin(board, folder)
+                except UserError as error:
+                    board.failed[folder] = str(error)
+                    continue
+                active[folder] = start(folder, board.plans[folder].run.rounds)
+            if stopped() and not asked:
+                asked = True
+                for process in active.values():
+                    process.send_signal(signal.SIGTERM)
+            for folder, process in list(active.items()):
+                board.running[folder] = rounds_of(folder)
+                if process.poll() is None:
+                    continue
+                del active[folder], board.running[folder]
+                if process.returncode == 0:
+                    finish(board, folder, finished(folder))
+                elif not stopped():
+                    board.failed[folder] = last_words(folder)
+            show(board)
+            time.sleep(LOOK)
+
+
+@contextlib.contextmanager
+def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Whatever ends us, the jobs do not live on."""
+    try:
+        yield
+    finally:
+        for process in active.values():
+            process.kill()
+
+
+def start(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
+    with open(folder / LOG, "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedptr.jobs.run_job", str(os.getpid()), str(folder), str(rounds)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is ours to pass on
+        )
+
+
+def last_words(folder: Path) -> str:
+    try:
+        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("fedptr: ") if lines else "it ended without a word"
+    except OSError as error:
+        return str(error)

@@ -1,0 +1,114 @@
+"""PTR as a component: every client starts at its projected model and pulls towards it, beside what its method does.
+
+    w̃   the client's projected model, from its own auxiliary dataset, as in FedPTR
+
+`scaffold+ptr` is SCAFFOLD from w̃ with FedPTR's pull added to its own: c − c_i + λ_j(w_j − w̃_j).
+
+Numbered details:
+1. `fedavg+ptr` is FedPTR, and λ = 0 is the method alone, both bit for bit.
+2. The pull goes where the method's own gradient goes: FedCM mixes it, FedSAM takes it at both points.
+3. Control variates (SCAFFOLD, FedDC) hold the pull too, as it is a part of the steps they are made from, so that what
+   differs in it between clients is corrected away. SCAFFOLD's option I holds gradients of the loss alone.
+4. What a method makes from the way that training went counts from where it started, w̃_i: the control variates of
+   SCAFFOLD and FedDC, the duals and penalties of FedDyn, FedPD and FedDC, FedCM's Δ̄. Counted from x they would hold the
+   projection too. Where the server needs it (FedDyn, FedDC, FedCM, MoFedSAM), clients send w̃_i too: one model more up.
+   What belongs to x stays with x: the pulls of FedProx and FedAGM, the gradients at x of Mime, MimeLite and SCAFFOLD's
+   option I, MOON's global features, and the server's own momentum, which is of the global model's steps.
+5. Settings are those of both. Where both have one of a name, FedPTR's is called `ptr_NAME`: in `fedavgm+ptr` `beta` is
+   the server's momentum and `ptr_beta` the student's step size.
+6. The trajectory is made of the models that clients are given: of FedAGM's x', and in FedPD of a client's own x_i.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from dataclasses import asdict, dataclass, fields, make_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedptr.core.site import Site
+from fedptr.core.task import State
+from fedptr.errors import UserError
+from fedptr.methods import PTR, get
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
+from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.pull import Pull
+from fedptr.methods.ptr.trajectory import MEMORY, Trajectory
+from fedptr.settings import setting
+
+
+def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
+    """The class of `NAME+ptr`."""
+    if issubclass(base, (Pull, Trajectory)):
+        raise UserError(f"{base.name}{PTR}: {base.name} has a part of FedPTR already; combine ptr with another method")
+    both = {f.name for f in fields(base)} & {f.name for f in fields(Projected)}
+    names = {f.name: f"ptr_{f.name}" if f.name in both else f.name for f in fields(Projected)}
+
+    @dataclass(frozen=True)
+    class Beside(Projected, base):  # type: ignore[misc, valid-type]
+        name = f"{base.name}{PTR}"
+        idea = f"{base.idea.partition(': ')[0]}, with FedPTR beside"
+        cite = f"{base.cite}; {FedPTR.cite}"
+        cost = {  # noqa: RUF012
+            **base.cost,
+            "up": str(int(base.cost["up"]) + base.measures_drift),
+            "client keeps": f"{base.cost['client keeps']} + {FedPTR.cost['client keeps']}",
+        }
+
+        @functools.cached_property
+        def ptr(self) -> FedPTR:
+            """FedPTR with its part of the settings."""
+            return FedPTR(**{name: getattr(self, here) for name, here in names.items()})
+
+        @property
+        def active(self) -> bool:
+            return self.ptr.active
+
+        def client_init(self, x: Tensor, site: Site) -> State:
+            return {**base.client_init(self, x, site), **self.ptr.client_init(x, site)}
+
+        def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
+            return self.ptr.prepare(*base.prepare(self, msg, client, site), site)
+
+        def start(self, msg: State, client: State) -> Tensor:
+            return self.ptr.start(msg, client)
+
+        def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+            own, ptr = base.pull(self, w, msg, client, site), self.ptr.pull(w, msg, client, site)
+            return own if ptr is None else ptr if own is None else own + ptr
+
+        def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+            memory = {name: client[name] for name in MEMORY if name in client}
+            sent, kept = base.reply(self, w, msg, client, steps, site)
+            if sent and base.measures_drift and self.active and self.start_from == "projected":
+                sent = {**sent, "start": self.start(msg, client)}  # also before warm-up: a reply has the same entries
+            log, _ = self.ptr.reply(w, msg, client, steps, site)
+            return {**sent, **{name: log[name] for name in log if name.startswith("log/")}}, {**kept, **memory}
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            """For engines that send a method: its class has no name to be found by, but the method has."""
+            return again, (self.name, asdict(self))
+
+    # A name that both have is the method's own, in the method's own place.
+    own = [declared(base, name, name) for name in sorted(both)]
+    ptr = [declared(Projected, name, names[name]) for name in sorted(both)]
+    return make_dataclass("WithPTR", [*own, *ptr], bases=(Beside,), frozen=True)
+
+
+def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
+    """A setting of a class, to be declared by another, and under another name."""
+    (f,) = (f for f in fields(cls) if f.name == name)
+    doc = f.metadata["doc"] if here == name else f"FedPTR's {name}: {f.metadata['doc']}"
+    return here, typing.get_type_hints(cls)[name], setting(f.default, doc, **f.metadata["bounds"])
+
+
+def called(method: type[FedAvg], name: str) -> str:
+    """What a setting of FedPTR's is called in a method that has it."""
+    return f"ptr_{name}" if any(f.name == f"ptr_{name}" for f in fields(method)) else name
+
+
+def again(name: str, settings: dict[str, Any]) -> FedAvg:
+    return get(name)(**settings)

@@ -1,0 +1,1 @@
+"""The models a plan can name, and the check of a model somebody brings."""

@@ -1,0 +1,1 @@
+"""Differential privacy, and what a method's server must do with for secure aggregation."""

@@ -1,0 +1,138 @@
+"""Client-level differential privacy: what is released of a round hardly depends on any one client's taking part.
+
+    C   clip: a client's step w_i − x is shortened to this norm
+    z   noise multiplier: the sum of the steps gets Gaussian noise of standard deviation z·C
+    q   the part of the clients that a round draws, each by its own coin (Poisson sampling)
+
+    released:  x + (Σ_i clip(w_i − x) + N(0, z²C² I)) / (q·N)
+
+The divisor is fixed, as in McMahan et al., ICLR 2018, arXiv:1710.06963: what is released does not depend on how many
+were drawn or replied. The server does it, and is trusted with the replies; ε protects a client from whoever sees the
+models, rounds and all. It is computed by Google's dp-accounting (Rényi, add or remove one client).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedptr.core.randomness import Key
+from fedptr.core.site import Reply, Site
+from fedptr.errors import UserError
+from fedptr.methods.fedavg import FedAvg
+from fedptr.privacy import sum_only
+from fedptr.settings import setting
+
+if TYPE_CHECKING:
+    from fedptr.core.federation import Rounds
+
+ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of Rényi's divergence: whole ones, which always converge
+
+
+@dataclass(frozen=True)
+class Privacy:
+    clip: float = setting(0.0, "largest norm of a client's step that counts, C; 0 = no differential privacy", ge=0)
+    noise: float = setting(1.0, "noise multiplier z: the sum of the steps gets noise of deviation z·C", gt=0)
+    delta: float = setting(1e-5, "δ of the (ε, δ) that is reported; far less than one over the clients", gt=0, lt=1)
+    randomness: Literal["system", "seed"] = setting(
+        "system", "cohorts and noise from the operating system, or, repeatable and not private, from run.seed"
+    )
+    secure: bool = setting(False, "secure aggregation, in a deployed run: the server sees only the sum of the replies")
+    range: float = setting(8.0, "secure aggregation: no number of a step may be beyond this, or minus this", gt=0)
+
+    def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
+        """A coin for each; it may be nobody."""
+        coins = uniform(len(clients), self.source(key), "sampling").tolist()
+        return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
+
+    def release(self, q: float, replies: list[Reply], x: Tensor, site: Site) -> list[Reply]:
+        """All that the method's server sees of the replies to x: the noisy mean, as often as replies are expected.
+
+        In a round in which everybody keeps silent nothing is released. It counts as if it were.
+        """
+        if not self.clip or (replies and not any(reply.state for reply in replies)):
+            return replies
+        expected, total = q * site.clients, torch.zeros_like(x, dtype=torch.float64)
+        for reply in replies:
+            total += clipped(reply.state["w"].double() - x, self.clip)
+        total += self.noise * self.clip * normal(len(x), self.source(site.key)).to(x.device)
+        w = (x + total / expected).to(x.dtype)
+        return [Reply(-1, 1, {"w": w})] * max(1, round(expected))
+
+    def source(self, key: Key) -> Key | None:
+        """Where this round's randomness comes from; None = the operating system."""
+        return key if self.randomness == "seed" else None
+
+
+def clipped(step: Tensor, C: float) -> Tensor:
+    """
+    >>> clipped(torch.tensor([3.0, 4.0]), 1.0).tolist(), clipped(torch.tensor([0.3, 0.4]), 1.0).tolist()
+    ([0.6000000238418579, 0.800000011920929], [0.30000001192092896, 0.4000000059604645])
+    """
+    return step * min(1.0, C / max(float(step.norm()), 1e-300))
+
+
+def normal(n: int, key: Key | None) -> Tensor:
+    """Standard normal numbers, each from four draws: one alone would give itself away by its last digits.
+
+    See Holohan and Braghin, ESORICS 2021, arXiv:2107.10138.
+    """
+    draws: Tensor = torch.special.ndtri(uniform(4 * n, key, "noise"))
+    return draws.view(4, n).sum(0) / 2
+
+
+def uniform(n: int, key: Key | None, purpose: str) -> Tensor:
+    """Between 0 and 1, never either, with 52 random bits each."""
+    if key is None:
+        bits = torch.frombuffer(bytearray(os.urandom(8 * n)), dtype=torch.int64) if n else torch.zeros(0).long()
+    else:
+        bits = torch.randint(-(2**63), 2**63 - 1, (n,), generator=key(f"privacy-{purpose}"))
+    return ((bits >> 12).double() + 0.5) / 2**52 + 0.5
+
+
+@functools.cache
+def epsilon(q: float, z: float, rounds: int, delta: float) -> float:
+    """What so many rounds cost."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    event = GaussianDpEvent(z) if q == 1 else PoissonSampledDpEvent(q, GaussianDpEvent(z))
+    return float(RdpAccountant(ORDERS).compose(event, rounds).get_epsilon(delta))
+
+
+def check(privacy: Privacy, method: FedAvg, rounds: Rounds) -> None:
+    """Refuses what would not be private, or not work, with the reason."""
+    if privacy.secure and not sum_only.only_sums(method):
+        raise UserError(f"privacy.secure: {method.name} {more_than_sums(method)}")
+    if not privacy.clip:
+        return
+    what = f"privacy.clip: {method.name}"
+    if sum_only.asks(method):
+        raise UserError(f"{what} asks clients for gradients besides their models, which clip does not bound")
+    besides = sum_only.sends(method) - {"w"}
+    if besides:
+        raise UserError(f"{what} sends {', '.join(sorted(besides))} besides the model, which clip does not bound")
+    if method.weighting != "uniform":
+        raise UserError("privacy.clip: clients must count alike, or one could count more; set method.weighting=uniform")
+    if not sum_only.only_sums(method):
+        raise UserError(f"{what} {more_than_sums(method)}")
+    if rounds.participation < 1 and rounds.sampling != "bernoulli":
+        raise UserError("privacy.clip: ε is known for cohorts drawn coin by coin; set run.sampling=bernoulli")
+    if rounds.checkpoint_every != 1 and privacy.randomness == "system":
+        raise UserError("privacy.clip: a round done again would be a second release; set run.checkpoint_every=1")
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise UserError("privacy.clip needs dp-accounting; install it with: pip install 'fedptr[privacy]'")
+
+
+def more_than_sums(method: FedAvg) -> str:
+    alone = "needs every client's own reply, and would be given their sum"
+    if sum_only.only_sums(replace(method, weighting="uniform")):
+        return f"{alone}; with method.weighting=uniform it would do"
+    return f"{alone}; use another method"

@@ -1,0 +1,107 @@
+"""What a method's server needs of the replies: all of them, or only their sum.
+
+Secure aggregation shows the server a sum and nothing else; so does differential privacy, with noise. A method fits if
+the server does the same with the replies themselves and with as many copies of their mean. That is tried out, with
+made-up replies, so that it is also known of methods we have not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fedptr.core.local_training import Local
+from fedptr.core.randomness import Key
+from fedptr.core.round_record import split_log
+from fedptr.core.samples import Samples
+from fedptr.core.site import Reply, Site
+from fedptr.core.task import Classification, State
+from fedptr.methods.fedavg import FedAvg
+
+SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the made-up replies
+
+
+def entries(method: FedAvg, msg: State, site: Site) -> set[str]:
+    """What a reply to this message consists of: the method is asked, with one imaginary sample."""
+    here, client = imaginary(method, msg, site)
+    answer = method.answer(msg, client, here)
+    if answer is not None:
+        return set(answer)
+    reply, _ = split_log(method.reply(msg["x"], msg, client, 1, here)[0])
+    return set(reply) | ({"buffers"} if "buffers" in msg and reply else set())
+
+
+def trains(method: FedAvg, msg: State, site: Site) -> bool:
+    """Whether a client trains when it gets this message, and does not only answer."""
+    here, client = imaginary(method, msg, site)
+    return method.answer(msg, client, here) is None
+
+
+def imaginary(method: FedAvg, msg: State, site: Site) -> tuple[Site, State]:
+    """A client with one sample, and its state."""
+    x, task = msg["x"], site.task
+    data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
+    here = replace(site, data=data, size=1, local=method.settings(site.local))
+    return here, method.client_init(x, here)
+
+
+def asks(method: FedAvg) -> bool:
+    """Whether it has a question before the broadcast."""
+    site = small_site()
+    return method.ask(method.server_init(site.task.init(), site), site) is not None
+
+
+def sends(method: FedAvg) -> set[str]:
+    """What a client sends after training."""
+    site = small_site()
+    server = method.server_init(site.task.init(), site)
+    question = method.ask(server, site)
+    if question is not None:
+        server = method.learn(server, made_up(entries(method, question, site), site), site)
+    return entries(method, method.broadcast(server, site)[0], site)
+
+
+def only_sums(method: FedAvg) -> bool:
+    """Whether the mean of the replies, with the method's own weights, is all its server needs.
+
+    >>> from fedptr.methods import get
+    >>> [only_sums(get(name)()) for name in ("fedavg", "feddyn", "fedcm")]
+    [True, True, False]
+    >>> only_sums(get("feddyn")(weighting="samples"))
+    False
+    """
+    site = small_site()
+    server = method.server_init(site.task.init(), site)
+    question = method.ask(server, site)
+    if question is not None:
+        answers = made_up(entries(method, question, site), site)
+        server, other = method.learn(server, answers, site), method.learn(server, copies(method, answers), site)
+        if not alike(server, other):
+            return False
+    msg, server = method.broadcast(server, site)
+    replies = made_up(entries(method, split_log(msg)[0], site), site)
+    return alike(method.aggregate(server, replies, site), method.aggregate(server, copies(method, replies), site))
+
+
+def copies(method: FedAvg, replies: list[Reply]) -> list[Reply]:
+    """The same replies, if the server were to see nothing but their mean."""
+    mean = {name: method.mean(replies, name) for name in replies[0].state}
+    return [reply._replace(state=mean) for reply in replies]
+
+
+def small_site() -> Site:
+    """A server with the smallest model there is; what it computes depends on no model."""
+    with Key(0).fixed("init"):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    return Site(Classification(model, (1, 2, 2), 2, "cpu"), Local(), Key(0), 0, 2 * len(SIZES))
+
+
+def made_up(names: set[str], site: Site) -> list[Reply]:
+    x = site.task.init()
+    draws = [{name: torch.randn(len(x), generator=Key(i)(name), dtype=x.dtype) for name in names} for i in range(3)]
+    return [Reply(i, SIZES[i], draw, STEPS[i]) for i, draw in enumerate(draws)]
+
+
+def alike(one: State, other: State) -> bool:
+    return all(torch.allclose(one[name], other[name], atol=1e-4) for name in one)

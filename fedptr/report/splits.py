@@ -1,0 +1,64 @@
+"""The splits of a group's runs: samples by client and class, and how different the clients are."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedptr.data.split import Split, heterogeneity
+from fedptr.errors import UserError
+from fedptr.report.find_runs import Found
+from fedptr.report.group import Group
+from fedptr.runs.experiment import load_data
+from fedptr.runs.plan import DataPlan
+
+SHOWN = 150  # clients on a map
+DIFFERENT = 5  # splits of a group that are shown
+Labels = tuple[np.ndarray[Any, np.dtype[Any]], tuple[str, ...]]
+
+
+def splits(group: Group) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every split that a group's runs use, up to a few, and why others cannot be shown."""
+    found: dict[str, dict[str, Any]] = {}
+    problems: dict[str, None] = {}
+    for run in group.runs:
+        if len(found) == DIFFERENT:
+            break
+        try:
+            split = Split.load(run.folder / "split.json")
+            if split.sha256 not in found:
+                found[split.sha256] = described(split, run)
+        except UserError as error:
+            problems[str(error)] = None
+    return list(found.values()), list(problems)
+
+
+def described(split: Split, run: Found) -> dict[str, Any]:
+    train_y, classes = labels(run.plan.data)
+    if len(train_y) != split.samples:
+        raise UserError(f"the split of {run.folder} is for {split.samples} samples but the dataset has {len(train_y)}")
+    counts = split.counts(train_y, len(classes))
+    return {
+        "origin": split.origin,
+        "sha256": split.sha256,
+        "counts": counts[:SHOWN].tolist(),
+        "clients": len(counts),
+        "classes": list(classes),
+        "heterogeneity": round(heterogeneity(counts), 3),
+    }
+
+
+@lru_cache(maxsize=8)
+def labels(plan: DataPlan) -> Labels:
+    """Of the training set, with the names of the classes."""
+    dataset = load_data(plan)
+    return np.asarray(dataset.train_y), dataset.classes
+
+
+def class_names(plan: DataPlan) -> list[str]:
+    try:
+        return list(labels(plan)[1])
+    except UserError:
+        return []

@@ -1,0 +1,114 @@
+"""Tables and the list of runs, as HTML. Whatever comes from a file goes through `escape`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from fedptr.report.find_runs import PLAN, Found
+from fedptr.report.group import ASIDE, Group, Series, flat, shown, text_of
+from fedptr.report.series import evaluated, final
+
+FACTS = {  # of a summary, with their names on the page
+    "data": "data",
+    "data_sha256": "data, sha256 (labels and some images)",
+    "split_sha256": "split, sha256",
+    "weights_sha256": "weights, sha256",
+    "rounds_sha256": "rounds.jsonl, sha256",
+    "parameters": "parameters",
+    "device": "device",
+    "threads": "threads",
+    "computed": "computed",
+}
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Cells are HTML; the first `words` columns are text, the others numbers. It scrolls by itself when it is wide."""
+    kinds = ["" if i < words else ' class="number"' for i in range(len(headings))]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(heading)}</th>' for heading, kind in zip(headings, kinds, strict=True)
+    )
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
+    )
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def final_table(group: Group) -> str:
+    results = [(series, final(series.runs)) for series in group.series if measured(series)]
+    complete = [result["accuracy"] for series, result in results if not series.unfinished]
+    rows = []
+    for series, result in results:
+        half = "" if result["half"] is None else f" ± {result['half']:.2f}"
+        accuracy = f"{result['accuracy']:.2f}{half}"
+        if not series.unfinished and result["accuracy"] >= max(complete):
+            accuracy = f"<strong>{accuracy}</strong>"
+        rounds = result["rounds"]
+        rows.append([
+            escape(series.label), accuracy, str(result["seeds"]), f"{result['best']:.2f}",
+            significant(result["seconds"]), significant(result["seconds"] / rounds),
+            significant(result["mb"]), significant(result["mb"] / rounds),
+        ])  # fmt: skip
+    headings = ["method", "accuracy %, last 5 rounds", "seeds", "best %", "seconds", "s/round", "MB", "MB/round"]
+    return table(headings, rows)
+
+
+def measured(series: Series) -> bool:
+    """Whether there is anything to draw; a run may have been stopped before its first evaluation."""
+    return all(evaluated(run) for run in series.runs)
+
+
+def significant(value: float) -> str:
+    """Three digits, and all of those before the point.
+
+    >>> significant(0.01234), significant(12.34), significant(123456.7)
+    ('0.0123', '12.3', '123,457')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def differences(groups: Sequence[Group]) -> str:
+    """One row for each series, with the settings in which any two plans differ that both have them."""
+    plans = [(series, flat(series.runs[0].plan)) for group in groups for series in group.series]
+    names: list[str] = []
+    for name in dict.fromkeys(name for _, plan in plans for name in plan):
+        values = {text_of(plan[name]) for _, plan in plans if name in plan}
+        if name not in ASIDE and len(values) > 1:
+            names.append(name)
+    rows = []
+    for series, plan in plans:
+        cells = [escape(shown(plan[name])) if name in plan else "–" for name in names]
+        rows.append([escape(series.label), escape(seeds(series)), *cells])
+    headings = ["series", "seeds", *names]
+    return table(headings, rows, words=len(headings))
+
+
+def seeds(series: Series) -> str:
+    return ", ".join(str(run.plan.run.seed) for run in series.runs)
+
+
+def run_details(run: Found, label: str, note: str) -> str:
+    """Everything that is known about a run, folded up."""
+    facts = [("state", run.state), ("seeds", seed_words(run))]
+    if run.summary is not None:
+        facts += [(words, shown(run.summary[name])) for name, words in FACTS.items() if name in run.summary]
+        facts += [("versions", versions(run.summary.get("versions")))]
+    lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    command = escape(f"fedptr run {shlex.quote(str(run.folder / PLAN))}")
+    seed = "" if run.summary is None else f", seed {run.plan.run.seed}"  # it is in an unfinished run's label
+    heading = escape(label) + seed + (f" <em>{escape(note)}</em>" if note else "")
+    return (
+        f'<details class="run"><summary>{heading} <code>{escape(str(run.folder))}</code></summary>'
+        f"<dl>{lines}<dt>to repeat it</dt><dd><code>{command}</code></dd></dl>"
+        f'<pre tabindex="0">{escape(run.text)}</pre></details>'
+    )
+
+
+def seed_words(run: Found) -> str:
+    return "run {}, split {}, subset {}".format(*run.seeds)
+
+
+def versions(found: Any) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items()) if isinstance(found, dict) else "unknown"

@@ -1,0 +1,1 @@
+"""Runs as folders: plans, checkpoints, the record of every round, summaries, comparisons."""

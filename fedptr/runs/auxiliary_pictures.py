@@ -1,0 +1,99 @@
+"""The auxiliary images over the rounds, as contact sheets in a run folder: auxiliary/round0007.png.
+
+The set is the server's where it has one, else that of the lowest-numbered client that has one; the file says whose, as
+the PNG text `owner`. Rows are the first ten classes, with up to ten images each. Pixels are taken back to the dataset's
+own units and clipped to the range its training images have; only the first channel is shown unless there are three.
+An auxiliary set never leaves its owner: in a simulation these pictures are a debugging view.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedptr.atomic_files import flush, replacing
+from fedptr.core.federation import Run
+from fedptr.core.task import State
+from fedptr.data.dataset import Dataset
+
+FOLDER = "auxiliary"
+ROWS, COLUMNS = 10, 10
+OFTEN = 20  # times over a run, about, where nothing else is said
+GAP = 1  # pixels between images
+LOOKED_AT = 1000  # training images that tell the range of pixels
+
+
+def due(every: int | Literal["auto"], t: int, total: int) -> bool:
+    """Whether round t (from 1) is to be kept: every so many rounds, and after the last; 0 = never.
+
+    >>> [t for t in range(1, 101) if due("auto", t, 100)] == list(range(5, 101, 5))
+    True
+    >>> [t for t in range(1, 8) if due(3, t, 7)], [t for t in range(1, 8) if due(0, t, 7)]
+    ([3, 6, 7], [])
+    """
+    step = max(1, -(-total // OFTEN)) if every == "auto" else every
+    return step > 0 and (t % step == 0 or t == total)
+
+
+def save(run: Run, dataset: Dataset, folder: Path) -> None:
+    """Writes this round's sheet; nothing where nobody has auxiliary images."""
+    found = owner(run)
+    if found is None:
+        return
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    name, state = found
+    words = PngInfo()
+    words.add_text("owner", name)
+    picture = Image.fromarray(sheet(state["X"], state["y"], dataset))
+    folder.mkdir(exist_ok=True)
+    with replacing(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
+        picture.save(file, "PNG", pnginfo=words)
+        flush(file)
+
+
+def owner(run: Run) -> tuple[str, State] | None:
+    """Whose auxiliary images are shown, and the state that has them."""
+    if is_set(run.server):
+        return "the server", run.server
+    first = next(iter(run.clients), None)  # of one method, so that if this client has none then nobody has
+    if first is None or not is_set(state := run.clients[first]):
+        return None
+    return f"client {first}", state
+
+
+def is_set(state: State) -> bool:
+    return "X" in state and "y" in state and state["X"].dim() == 4
+
+
+def sheet(X: Tensor, y: Tensor, dataset: Dataset) -> npt.NDArray[np.uint8]:
+    """Images [n, C, H, W] as one picture, a class a row."""
+    pixels = denormalised(X.detach().float().cpu(), dataset)
+    labels = y.cpu()
+    rows = [pixels[labels == k][:COLUMNS] for k in labels.unique().tolist()[:ROWS]]
+    channels, high, wide = pixels.shape[1:]
+    across = max(map(len, rows))
+    canvas = np.full(
+        (len(rows) * (high + GAP) - GAP, across * (wide + GAP) - GAP, channels), 128, dtype=np.uint8
+    )  # grey between the images
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row):
+            top, left = i * (high + GAP), j * (wide + GAP)
+            canvas[top : top + high, left : left + wide] = image.permute(1, 2, 0).numpy()
+    return canvas if channels == 3 else canvas[:, :, 0]
+
+
+def denormalised(X: Tensor, dataset: Dataset) -> Tensor:
+    """As bytes: 0 is the darkest pixel of the training images and 255 the brightest; what lies beyond is clipped."""
+    mean, std = (torch.tensor(v, dtype=torch.float32).reshape(1, -1, 1, 1) for v in (dataset.mean, dataset.std))
+    seen = dataset.train_x[:LOOKED_AT]
+    low, high = float(seen.min()), float(seen.max())
+    scaled = (X * std + mean - low) / max(high - low, 1e-12)
+    shown = scaled if X.shape[1] == 3 else scaled[:, :1]
+    return (shown.nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)

@@ -1,0 +1,88 @@
+"""All owners' auxiliary sets over the rounds, for audits: auxiliary/round0007.safetensors, where `output.sets` asks.
+
+    client3/X, client3/y     of client 3             server/X, server/y     of the server
+
+And auxiliary/start-client3.safetensors: its set as it was when it came, before any matching.
+
+An auxiliary set never leaves its owner; whoever simulates a federation may look into all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedptr import atomic_files
+from fedptr.core.federation import Run
+from fedptr.core.task import State
+from fedptr.errors import UserError
+from fedptr.runs.auxiliary_pictures import FOLDER, is_set
+
+SERVER = "server"
+NAME = re.compile(r"round(\d{4,9})\.safetensors")
+
+
+def due(every: int, t: int, total: int) -> bool:
+    """Whether the sets of round t (from 1) are kept.
+
+    >>> [t for t in range(1, 11) if due(4, t, 10)], [t for t in range(1, 11) if due(0, t, 10)]
+    ([1, 4, 8, 10], [])
+    """
+    return every > 0 and (t in (1, total) or t % every == 0)
+
+
+def keep(run: Run, out: Path, every: int, total: int) -> None:
+    """What is due after a round; nothing where nobody has a set."""
+    if not every:
+        return
+    new = [owner for owner in owners(run) if not start_of(out, owner).exists()]
+    for owner in new:  # matching waits until its owner has received some models
+        save({owner: state_of(run, owner)}, start_of(out, owner), run.round)
+    if due(every, run.round, total):
+        everyone = {owner: state_of(run, owner) for owner in owners(run)}
+        save(everyone, out / FOLDER / f"round{run.round:04}.safetensors", run.round)
+
+
+def owners(run: Run) -> list[str]:
+    return [SERVER, *(f"client{i}" for i in run.clients)]
+
+
+def state_of(run: Run, owner: str) -> State:
+    return run.server if owner == SERVER else run.clients[int(owner.removeprefix("client"))]
+
+
+def start_of(out: Path, owner: str) -> Path:
+    return out / FOLDER / f"start-{owner}.safetensors"
+
+
+def save(states: dict[str, State], path: Path, t: int) -> None:
+    tensors = {f"{owner}/{name}": state[name] for owner, state in states.items() if is_set(state) for name in "Xy"}
+    if tensors:
+        path.parent.mkdir(exist_ok=True)
+        atomic_files.write(path, tensors, {"round": str(t)})
+
+
+def load(out: Path) -> dict[int, dict[str, State]]:
+    """Round -> owner -> X and y."""
+    found: dict[int, dict[str, State]] = {}
+    for path in sorted((out / FOLDER).glob("*")):
+        if match := NAME.fullmatch(path.name):
+            found[int(match[1])] = read(path, out)
+    return dict(sorted(found.items()))
+
+
+def load_starts(out: Path) -> dict[str, State]:
+    """Owner -> X and y as they were when they came."""
+    found: dict[str, State] = {}
+    for path in sorted((out / FOLDER).glob(start_of(out, "*").name)):
+        found |= read(path, out)
+    return found
+
+
+def read(path: Path, out: Path) -> dict[str, State]:
+    try:
+        tensors, _ = atomic_files.read(path)
+        names = dict.fromkeys(name.partition("/")[0] for name in tensors)
+        return {owner: {name: tensors[f"{owner}/{name}"] for name in "Xy"} for owner in names}
+    except (atomic_files.DamagedError, KeyError) as error:
+        raise UserError(f"{path.parent}: {error}; remove {out} and audit again") from None

@@ -1,0 +1,116 @@
+"""Checkpoints: all that a run is, so that it goes on bit for bit after a kill at any instant.
+
+    server-R.safetensors     the server's state after round R, and which file holds each client's; the commit point
+    client-I-R.safetensors   client I's state after round R, written only when I took part
+
+A client that did not take part costs a checkpoint sixteen bytes. The last two checkpoints are kept; what neither needs
+is removed after the newer one is safe. Randomness is derived from (seed, round, client) and optimisers are new in every
+round, so nothing else has to be kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedptr import atomic_files
+from fedptr.atomic_files import DamagedError, Header
+from fedptr.core.client_states import Shelf, Slot, States
+from fedptr.core.federation import Run
+
+FORMAT = "1"
+KEPT = 2
+INDEX = "clients"  # beside the server's own entries, which start with "server/"
+
+
+class Store:
+    """The checkpoints of one run folder. What is loaded goes to the shelf: all into memory, or as its budget allows."""
+
+    def __init__(self, folder: Path, shelf: Shelf | None = None) -> None:
+        self.folder, self.shelf = folder, shelf or Shelf()
+        self.states = States()  # as last saved
+        self.indices: dict[int, Tensor] = {}  # kept checkpoint -> round of each client's file; 0 = it has none
+
+    def save(self, run: Run, header: Header) -> None:
+        """One atomic step: the clients' files first, then the server's, whose name makes it count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        changed = run.clients.changed(self.states)
+        for i in changed:
+            path = self.client(i, run.round)
+            atomic_files.write(path, run.clients[i], {"client": str(i), "round": str(run.round)})
+            run.clients.slot(i).saved(path)
+        last = self.indices[max(self.indices)] if self.indices else torch.zeros(0, dtype=torch.int64)
+        index = torch.cat([last, last.new_zeros(max(0, max(changed, default=0) + 1 - len(last)))])
+        index[torch.tensor(changed, dtype=torch.int64)] = run.round
+        tensors = {INDEX: pairs_of(index), **{f"server/{name}": value for name, value in run.server.items()}}
+        atomic_files.write(self.server(run.round), tensors, {**header, "format": FORMAT, "round": str(run.round)})
+        self.states, self.indices[run.round] = run.clients, index
+        self.prune()
+
+    def prune(self, keep: int = KEPT) -> None:
+        """Removes what only checkpoints before the last ones needed."""
+        while len(self.indices) > keep:
+            oldest, following = sorted(self.indices)[:2]
+            old, new = self.indices[oldest], self.indices[following]
+            for i, written in pairs_of(old * (old != new[: len(old)])).tolist():
+                self.client(i, written).unlink(missing_ok=True)
+            self.server(oldest).unlink(missing_ok=True)
+            del self.indices[oldest]
+
+    def rounds(self) -> list[int]:
+        """The rounds there are checkpoints of, newest first; sound or not."""
+        names = (
+            path.name.removeprefix("server-").removesuffix(".safetensors") for path in self.folder.glob("server-*")
+        )
+        return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+
+    def load(self, round_: int, device: str = "cpu") -> tuple[Run, Header]:
+        """A checkpoint, checked to the last byte; raises DamagedError where anything is not as it was written."""
+        tensors, header = atomic_files.read(self.server(round_), device)
+        if header.get("format") != FORMAT:
+            raise DamagedError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
+        if header.get("round") != str(round_):
+            raise DamagedError(f"{self.server(round_).name} is of round {header.get('round')}")
+        pairs = tensors.pop(INDEX).tolist()
+        server = {name.removeprefix("server/"): value for name, value in tensors.items()}
+        slots: dict[int, Slot] = {}
+        for i, written in pairs:  # all are read, and those beyond the shelf's budget let go again
+            path = self.client(i, written)
+            state, own = atomic_files.read(path, device)
+            if own != {"client": str(i), "round": str(written)}:
+                raise DamagedError(f"{path.name} is of client {own.get('client')}")
+            slots |= self.shelf.put({i: state})
+            slots[i].saved(path)
+        return Run(round_, server, States(shelf=self.shelf).with_slots(slots)), header
+
+    def adopt(self, run: Run) -> None:
+        """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""
+        self.states = run.clients
+        for round_ in self.rounds():
+            if round_ <= run.round:
+                with contextlib.suppress(DamagedError):
+                    tensors, _ = atomic_files.read(self.server(round_))
+                    self.indices[round_] = index_of(tensors[INDEX])
+
+    def server(self, round_: int) -> Path:
+        return self.folder / f"server-{round_}.safetensors"
+
+    def client(self, i: int, round_: int) -> Path:
+        return self.folder / f"client-{i}-{round_}.safetensors"
+
+
+def index_of(pairs: Tensor) -> Tensor:
+    """The round of each client's file, from (client, round)."""
+    clients, rounds = pairs.T
+    index = torch.zeros(int(clients[-1]) + 1 if len(clients) else 0, dtype=torch.int64)
+    index[clients] = rounds
+    return index
+
+
+def pairs_of(index: Tensor) -> Tensor:
+    """(client, round) of each client that has a file, in client order."""
+    clients = index.nonzero().flatten()
+    return torch.stack([clients, index[clients]], dim=1)

@@ -1,0 +1,144 @@
+"""Several methods under the same conditions: the same split, initial weights, cohorts and batch order for a seed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+
+from fedptr import methods, plots
+from fedptr.atomic_files import DamagedError, write_text
+from fedptr.engines import choose as engines
+from fedptr.errors import ClientError, UserError
+from fedptr.messages import notice
+from fedptr.runs import comparison_table, extend
+from fedptr.runs.experiment import prepare
+from fedptr.runs.lock import StoppedError, locked
+from fedptr.runs.plan import Plan, Tables, check, check_sections, for_method, read
+from fedptr.runs.progress import progress
+from fedptr.runs.rounds_file import Record, jsonable
+from fedptr.runs.runner import execute, load_plan, resume
+from fedptr.runs.summary import finished
+from fedptr.settings import unknown
+
+if TYPE_CHECKING:
+    from fedptr.engines.ray_pool import Pool
+
+ORDER = "compare.toml"
+
+
+def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
+    """All plans of a comparison, checked before anything runs: method -> one plan a seed."""
+    check_sections(tables)
+    known = {"name", *(f.name for name in names for f in fields(methods.get(name)))}
+    for key in tables.get("method", {}):
+        if key not in known:
+            raise unknown(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
+    first = check(for_method(tables, names[0])).run.seed
+    return {
+        name: [
+            check({**for_method(tables, name), "run": {**tables.get("run", {}), "seed": first + k}})
+            for k in range(seeds)
+        ]
+        for name in names
+    }
+
+
+def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list[Record]], list[str]]:
+    """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
+
+    Called again on the same folder, it goes on: what is finished is not run again. A run that fails (a method may
+    diverge) does not stop the others; what it died of is returned beside the summaries of those that did not.
+    """
+    results: dict[str, list[tuple[Record, list[Record]]]] = {name: [] for name in all_plans}
+    failures: list[str] = []
+    with locked(out):
+        seeds = len(next(iter(all_plans.values())))
+        ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
+        with engines.started(ordered[0][1].machine) as pool:
+            for name, plan in ordered:
+                try:
+                    results[name].append(one(plan, out / name / f"seed{plan.run.seed}", pool))
+                except ClientError as error:
+                    failures.append(f"seed {plan.run.seed}, {error}")
+                    notice(f"{failures[-1]}; the comparison goes on without")
+                except StoppedError as stopped:  # it is the comparison that is to be resumed
+                    raise StoppedError(out, stopped.round, stopped.signal_number) from None
+        if not any(results.values()):
+            raise ClientError(f"every run failed, the first with {failures[0]}")
+        summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
+        records = {name: [rounds for _, rounds in runs] for name, runs in results.items() if runs}
+        write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
+        failed = "".join(f"\n- failed: {words}" for words in failures)
+        write_text(out / "table.md", comparison_table.markdown(summaries, seeds) + (f"{failed}\n" if failed else ""))
+        plots.plot(records, describe(next(iter(all_plans.values()))[0]), out / "curves")
+    return summaries, failures
+
+
+def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Record]]:
+    """One run of a comparison: as it was left, gone on with, or from the start."""
+    begun = as_begun(plan, folder)
+    with contextlib.suppress(DamagedError):
+        done = finished(folder)
+        if begun is None or load_plan(folder).decisive() != begun.decisive():
+            raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")
+        if done[0]["rounds"] == plan.run.rounds:
+            return done
+    folder.mkdir(parents=True, exist_ok=True)
+    with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
+        if begun is not None:
+            return resume(begun, folder, show, pool, plan.run.rounds)
+        return execute(plan, prepare(plan), folder, show, pool)
+
+
+def as_begun(plan: Plan, folder: Path) -> Plan | None:
+    """The plan with what its run may have otherwise: how long it is, and how it is computed if nobody said; if any."""
+    if not (folder / "plan.toml").exists():
+        return None
+    there = load_plan(folder)
+    machine = replace(plan.machine, compile=there.machine.compile) if plan.machine.compile == "auto" else plan.machine
+    return replace(extend.with_rounds(plan, there.run.rounds), machine=machine)
+
+
+def lengthen(out: Path, rounds: int) -> None:
+    """Another number of rounds in compare.toml; the runs follow when the comparison goes on."""
+    with locked(out):
+        for name, several in read_order(out).items():
+            for plan in several:
+                folder = out / name / f"seed{plan.run.seed}"
+                extend.check(folder, as_begun(plan, folder) or plan, rounds)
+        tables = read(out / ORDER)
+        tables["run"] = {**tables.get("run", {}), "rounds": rounds}
+        write_text(out / ORDER, tomli_w.dumps(tables))
+
+
+def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
+    """compare.toml: what was asked for, so that `fedptr resume` can go on with it."""
+    write_text(out / ORDER, tomli_w.dumps({**tables, "compare": {"methods": list(names), "seeds": seeds}}))
+
+
+def read_order(out: Path) -> dict[str, list[Plan]]:
+    tables = read(out / ORDER)
+    order = tables.pop("compare", None)
+    try:
+        names, seeds = order["methods"], order["seeds"]
+        if not isinstance(names, list) or not names or type(seeds) is not int or seeds < 1:
+            raise ValueError
+        names = [str(name) for name in names]
+    except (TypeError, KeyError, ValueError):
+        raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison anew") from None
+    return plans(tables, names, seeds)
+
+
+def describe(plan: Plan) -> str:
+    """The conditions of a comparison in one line."""
+    split = plan.split
+    how = f"{split.kind}({split.alpha:g})" if "dirichlet" in split.kind else split.kind
+    data = Path(plan.data.name).stem + (f" (subset of {plan.data.subset})" if plan.data.subset else "")
+    who = f"{split.clients} clients, {plan.run.participation:.0%} participation"
+    return f"{data}, {how}, {who}, {plan.run.rounds} rounds"

@@ -1,0 +1,107 @@
+"""From a plan to what the engine needs: the data, the split, the clients and the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedptr.compute import memory_estimate
+from fedptr.compute.choose import fast
+from fedptr.core import samples
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Classification
+from fedptr.data.dataset import Dataset, pooled, subset
+from fedptr.data.load import load
+from fedptr.data.partition import partition
+from fedptr.data.split import Split
+from fedptr.errors import UserError
+from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.models.check_own_model import trial
+from fedptr.models.networks import Shape, build
+from fedptr.runs.plan import DataPlan, Plan
+
+
+@dataclass(frozen=True)
+class Experiment:
+    dataset: Dataset
+    split: Split
+    task: Classification
+    clients: list[Samples]
+    test: Samples
+
+
+def load_data(plan: DataPlan) -> Dataset:
+    """The dataset a plan names, or its subset, or that with the test images among those clients are given."""
+    try:
+        dataset = load(plan.name, plan.dir)
+    except UserError as error:
+        raise UserError(f"data: {error}") from None
+    if plan.number and not plan.subset:
+        raise UserError("data.number needs a size to be one of several subsets; set data.subset, or leave number at 0")
+    n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
+    dataset = subset(dataset, plan.subset, n_test, plan.seed, plan.number)
+    return pooled(dataset) if plan.pool == "all" else dataset
+
+
+def prepare(plan: Plan, split: Split | None = None) -> Experiment:
+    """Everything up to the first round; a plan that cannot run is refused here. A split that is there is not drawn."""
+    if plan.privacy.secure:
+        raise UserError(
+            "privacy.secure is for `fedptr deploy`: here there is no server to hide a reply from; leave it out"
+        )
+    device = choose_device(plan.machine.device)
+    dataset = load_data(plan.data)
+    split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
+    train, test = samples.of(dataset, device)
+    if not own(plan):
+        memory_estimate.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
+    task = make_task(plan, dataset, device)
+    if own(plan):
+        trial(plan.model.name, task, isinstance(plan.method, Trajectory), plan.run.seed)
+    task = fast(plan, task, len(train))
+    memory_estimate.check(plan, task, split.sizes, len(test))
+    return Experiment(dataset, split, task, train.split(split.clients), test)
+
+
+def own(plan: Plan) -> bool:
+    """Whether the model is the user's: those in fedptr.models.networks are known to work."""
+    return ":" in plan.model.name
+
+
+def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
+    """The plan's model, initialised from the run's seed."""
+    classes = len(dataset.classes)
+    with Key(plan.run.seed).fixed("init"):
+        model = build(plan.model, shape(dataset), classes)
+    try:
+        task = Classification(model, shape(dataset), classes, device)
+    except Exception as error:  # a layer that does not know its size yet, or a device that is too small
+        size = "×".join(map(str, shape(dataset)))
+        raise UserError(f"model {plan.model.name} cannot take {size} images: {error}") from error
+    if plan.privacy.clip and task.initial_buffers() is not None:
+        raise UserError(f"privacy.clip: {plan.model.name} has running statistics, which clip does not bound")
+    return task
+
+
+def shape(dataset: Dataset) -> Shape:
+    channels, height, width = dataset.train_x.shape[1:]
+    return channels, height, width
+
+
+def choose_device(name: str) -> str:
+    """`auto` is a CUDA GPU where there is one, else the CPU."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).tolist()  # `meta` can make numbers but not give them back
+    except Exception:  # every kind of device fails in its own way
+        raise UserError(f"machine.device {name!r} is not available here; use auto or cpu") from None
+    return name
+
+
+def label_counts(experiment: Experiment) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Samples by client and class."""
+    return experiment.split.counts(experiment.dataset.train_y, len(experiment.dataset.classes))

@@ -1,0 +1,102 @@
+"""Another number of rounds for a run that is there: what changes in its folder, so that it goes on to the new end.
+
+A run of N rounds is the beginning of a longer one: nothing that is computed in a round depends on how many there will
+be. Only the plan does, and the checkpoints know the plan they are of. So they are sealed again first, for the new plan
+and for the one before, and plan.toml is replaced after that: a kill at any instant leaves a folder that `fedptr resume`
+goes on with, to the old end or to the new one. The summary and the weights stay as they are until the new ones come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from fedptr import atomic_files
+from fedptr.atomic_files import DamagedError, write_text
+from fedptr.compute.choose import fast
+from fedptr.errors import UserError
+from fedptr.messages import notice
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.experiment import Experiment, make_task
+from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import NAME as ROUNDS
+from fedptr.runs.rounds_file import vouched
+from fedptr.runs.summary import PLAN, once_finished
+
+
+def check(out: Path, plan: Plan, rounds: int) -> None:
+    """Whether the run in this folder, of this plan, can get so many rounds; nothing is changed."""
+    if rounds < 1:
+        raise UserError(f"--rounds must be at least 1, not {rounds}")
+    if rounds == plan.run.rounds:
+        return
+    done = rounds_of(out)
+    if rounds < done or (rounds == done and rounds % plan.run.eval_every):  # its last round must be an evaluated one
+        raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")
+    try:
+        once_finished(out, plan)
+    except DamagedError:
+        return  # whether an unfinished run can be gone on with is for the resume to say
+    if not can_go_on(out):
+        again = f"`fedptr run {out / PLAN} --rounds {rounds} --out …`"
+        words = f"{out} has no sound checkpoint, so it cannot be continued"
+        raise UserError(f"{words}; run its plan from the start with {again}")
+
+
+def can_go_on(out: Path) -> bool:
+    """Whether there is a checkpoint that is sound and fits the rounds that are written down."""
+    store = Store(out / CHECKPOINTS)
+    for round_ in store.rounds():
+        with contextlib.suppress(DamagedError):
+            vouched(out / ROUNDS, atomic_files.read(store.server(round_))[1])
+            return True
+    return False
+
+
+def rounds_of(out: Path) -> int:
+    """How many are written down."""
+    try:
+        return (out / ROUNDS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
+    """The plan with so many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
+
+    They differ where a run goes on with another engine, which is not written down.
+    """
+    new = computed_alike(with_rounds(plan, rounds), experiment, out)
+    before, after = plan.digest, new.digest
+    store = Store(out / CHECKPOINTS)
+    for round_ in store.rounds():
+        try:
+            tensors, header = atomic_files.read(store.server(round_))
+        except DamagedError:
+            continue
+        if before in (header.get("plan"), header.get("plan_before")):
+            atomic_files.write(store.server(round_), tensors, {**header, "plan": after, "plan_before": before})
+    machine = replace(written.machine, compile=new.machine.compile)
+    write_text(out / PLAN, replace(with_rounds(written, rounds), machine=machine).toml())
+    return new
+
+
+def with_rounds(plan: Plan, rounds: int) -> Plan:
+    return replace(plan, run=replace(plan.run, rounds=rounds))
+
+
+def computed_alike(new: Plan, experiment: Experiment, out: Path) -> Plan:
+    """`machine.compile = "auto"` looks at the whole work of a plan; a run must not change in the middle of it."""
+    if new.machine.compile != "auto":
+        return new
+    data, began = experiment.dataset, experiment.task
+    otherwise = fast(new, make_task(new, data, began.device), len(data.train_y))
+    if otherwise.how == began.how:
+        return new
+    notice(
+        f"{out} goes on as it was begun ({began.how}); a run of {new.run.rounds} rounds from the start would be "
+        f"computed otherwise ({otherwise.how}), which rounds differently"
+    )
+    return replace(new, machine=replace(new.machine, compile="off" if began.how == "blocks" else "on"))

@@ -1,0 +1,213 @@
+"""A plan: everything that decides a run, as checked TOML.
+
+[run]      rounds, participation, seed …      fedptr.core.federation.Rounds
+[data]     which dataset, how much of it      DataPlan
+[split]    how it is spread over clients      fedptr.data.partition.SplitPlan
+[model]    which model                        fedptr.models.networks.ModelPlan
+[local]    how clients train                  fedptr.core.local_training.Local
+[faults]   simulated dropouts, stragglers     fedptr.core.faults.Faults
+[privacy]  clipping and noise                 fedptr.privacy.differential.Privacy
+[machine]  device and threads                 MachinePlan
+[output]   what a run folder gets besides     OutputPlan
+[method]   name and hyper-parameters          one of fedptr.methods
+[methods.NAME]  hyper-parameters a method has whenever it is chosen, for `fedptr compare`
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from fedptr import methods
+from fedptr.core.faults import Faults
+from fedptr.core.federation import Rounds, fit
+from fedptr.core.local_training import Local
+from fedptr.data.partition import SplitPlan
+from fedptr.errors import UserError
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
+from fedptr.models.networks import ModelPlan
+from fedptr.privacy.differential import Privacy
+from fedptr.privacy.differential import check as check_privacy
+from fedptr.settings import build, setting, shown, unknown
+
+Tables = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder")
+    dir: str = setting("", "a folder of datasets to look into first")
+    subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
+    subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
+    seed: int = setting(0, "seed of the subset", ge=0)
+    number: int = setting(0, "which of the subsets of this size and seed, which share no image; from 0", ge=0)
+    pool: Literal["train", "all"] = setting(
+        "train", "what a split gives to clients: training images, or all = these followed by the test images"
+    )
+
+
+@dataclass(frozen=True)
+class MachinePlan:
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
+    threads: int = setting(0, "CPU threads; 0 = every core this process may use", ge=0, le=1024)
+    compile: Literal["auto", "on", "off"] = setting("auto", "compile the model; auto = for long runs (minutes)")
+    client_memory: int | Literal["auto"] = setting(
+        "auto", "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free", ge=0
+    )
+    memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory")
+    engine: Literal["local", "ray"] = setting("local", "let clients visit in this process, or in workers of Ray")
+    ray_address: str = setting("", "a Ray cluster, as host:port or auto; empty = a Ray of its own on this machine")
+    workers: int = setting(0, "Ray: worker processes; 0 = as many as there are cores for", ge=0, le=100_000)
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """Decides nothing of a run, so that it may be changed before a resume."""
+
+    pictures: int | Literal["auto"] = setting(
+        "auto", "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run", ge=0
+    )
+    sets: int = setting(0, "save all owners' auxiliary sets after round 1, every so many rounds and the last", ge=0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    run: Rounds = field(default_factory=Rounds)
+    data: DataPlan = field(default_factory=DataPlan)
+    split: SplitPlan = field(default_factory=SplitPlan)
+    model: ModelPlan = field(default_factory=ModelPlan)
+    local: Local = field(default_factory=Local)
+    faults: Faults = field(default_factory=Faults)
+    privacy: Privacy = field(default_factory=Privacy)
+    machine: MachinePlan = field(default_factory=MachinePlan)
+    output: OutputPlan = field(default_factory=OutputPlan)
+    method: FedAvg = field(default_factory=FedPTR)
+
+    def toml(self) -> str:
+        """The complete plan; running it repeats the run."""
+        return tomli_w.dumps(self.tables())
+
+    def decisive(self) -> str:
+        """The same without what changes no result."""
+        tables = self.tables()
+        del tables["output"]
+        for name in ENGINE:
+            del tables["machine"][name]
+        for section, name in LATER:
+            if tables[section][name] == getattr(getattr(Plan(), section), name):
+                del tables[section][name]
+        tables = {section: table for section, table in tables.items() if table}
+        return tomli_w.dumps(tables)
+
+    @property
+    def digest(self) -> str:
+        """By which a checkpoint knows the plan it is of."""
+        return hashlib.sha256(self.decisive().encode()).hexdigest()
+
+    def tables(self) -> Tables:
+        tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
+        tables["method"] = {"name": self.method.name, **tables["method"]}
+        return tables
+
+
+ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
+# Settings that came later: where they have their default, a run that was begun before them goes on.
+LATER = (("data", "pool"), ("data", "number"), *(("privacy", f.name) for f in fields(Privacy)))
+SECTIONS = {f.name: f for f in fields(Plan)}
+
+
+def read(path: str | Path) -> Tables:
+    """The tables of a TOML file, not yet checked."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+    except OSError as error:
+        raise UserError(f"plan {path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError:
+        raise UserError(f"plan {path} is not UTF-8 text; a plan is a TOML file") from None
+    return parse(text, f"plan {path}")
+
+
+def parse(text: str, what: str = "the plan") -> Tables:
+    """The tables of a TOML text."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # not TOMLDecodeError alone: a number may have too many digits
+        raise UserError(f"{what} is not valid TOML: {error}") from None
+
+
+def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
+    """The tables with `section.key = value` laid over them; a value is TOML, or else plain text."""
+    result = copy.deepcopy(tables)
+    for place, text in assignments:
+        section, _, key = place.rpartition(".")
+        if not section or not key:
+            raise UserError(f"--set {place}={text} names no section; write it as section.key=value, e.g. run.rounds=20")
+        table = result
+        for part in section.split("."):
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"--set {place}: {section} is a value, not a section")
+        table[key] = literal(text)
+    return result
+
+
+def literal(text: str) -> Any:
+    """`3` is a number, `true` a truth value, `fedptr` text: quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def check(tables: Mapping[str, Any]) -> Plan:
+    """A plan from TOML tables; whatever is wrong is said in one sentence that names its place."""
+    check_sections(tables)
+    parts: dict[str, Any] = {}
+    for name in SECTIONS:
+        if name != "method":
+            cls: Any = SECTIONS[name].default_factory
+            parts[name] = build(cls, tables.get(name, {}), name)
+    plan = Plan(**parts, method=_method(tables))
+    fit(plan.method, plan.run)
+    check_privacy(plan.privacy, plan.method, plan.run)
+    return plan
+
+
+def check_sections(tables: Mapping[str, Any]) -> None:
+    """Whether all tables are sections of a plan, whatever is in them."""
+    for name, table in tables.items():
+        if name != "methods" and name not in SECTIONS:
+            raise unknown(name, name, [*SECTIONS, "methods"], "a section of a plan")
+        if not isinstance(table, Mapping):
+            raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
+    for name, table in tables.get("methods", {}).items():
+        if not methods.known(name):
+            raise methods.missing(f"methods.{name}", name)
+        if not isinstance(table, Mapping):
+            raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
+        build(methods.get(name), table, f"methods.{name}")
+
+
+def _method(tables: Mapping[str, Any]) -> FedAvg:
+    chosen = dict(tables.get("method", {}))
+    name = chosen.pop("name", FedPTR.name)
+    if not isinstance(name, str):
+        raise UserError(f"method.name must be text, not {shown(name)}")
+    if not methods.known(name):
+        raise UserError(f"method.name: {methods.missing(name, name)}")
+    return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
+
+
+def for_method(tables: Tables, name: str) -> Tables:
+    """The tables with another method; shared `[method]` settings go to those that have them, before their own."""
+    known = {f.name for f in fields(methods.get(name))}
+    shared = {key: value for key, value in tables.get("method", {}).items() if key in known}
+    return {**tables, "method": {"name": name, **shared, **tables.get("methods", {}).get(name, {})}}

@@ -1,0 +1,69 @@
+"""rounds.jsonl: one line a round, appended; a checkpoint knows how much of it there was and what it hashed to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from fedptr.atomic_files import DamagedError, Header, flush
+
+Record = dict[str, Any]
+NAME = "rounds.jsonl"
+
+
+class History:
+    """The open file, with a running checksum."""
+
+    def __init__(self, folder: Path, header: Header | None = None) -> None:
+        """A new file, or the part of an old one that a checkpoint's header vouches for."""
+        self.path, self.digest, self.length = folder / NAME, hashlib.sha256(), 0
+        self.records: list[Record] = []
+        self.file: IO[bytes]
+        if header is None:
+            self.file = open(self.path, "wb")  # noqa: SIM115
+            return
+        kept = vouched(self.path, header)
+        self.records = [json.loads(line) for line in kept.splitlines()]
+        self.digest.update(kept)
+        self.length = len(kept)
+        self.file = open(self.path, "r+b")  # noqa: SIM115
+        self.file.truncate(self.length)  # rounds after the checkpoint come again, the same
+        self.file.seek(0, os.SEEK_END)
+
+    def append(self, record: Record) -> None:
+        """On the disk before the checkpoint that counts on it."""
+        line = (json.dumps(jsonable(record), allow_nan=False) + "\n").encode()
+        self.file.write(line)
+        flush(self.file)
+        self.digest.update(line)
+        self.length += len(line)
+        self.records.append(record)
+
+    def header(self) -> Header:
+        return {"lines": str(self.length), "lines_sha256": self.digest.hexdigest()}
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def vouched(path: Path, header: Header) -> bytes:
+    try:
+        kept = path.read_bytes()[: int(header["lines"])]
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
+    if hashlib.sha256(kept).hexdigest() != header["lines_sha256"]:
+        raise DamagedError(f"{path.name} was changed or cut since round {header['round']}")
+    return kept
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no NaN or infinity: null stands for both."""
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,210 @@
+"""Runs a plan in its folder, and goes on where a run was stopped.
+
+plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
+split.json           which sample belongs to which client
+rounds.jsonl         one line a round
+auxiliary/           now and then a picture of the auxiliary images, for methods that have any; the sets if asked for
+checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
+                     memory has no room for
+audit/               what `fedptr audit` found, and the shadow models it trained
+summary.json         the result, its cost, and what it was made with
+weights.safetensors  the final global model, by parameter name
+tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedptr.atomic_files import DamagedError, Header, write_text
+from fedptr.compute import memory_estimate
+from fedptr.compute.available_memory import free
+from fedptr.core.client_states import PREFIX, Shelf
+from fedptr.core.federation import Run, federate
+from fedptr.data.dataset import digest
+from fedptr.data.split import Split
+from fedptr.engines import choose as engines
+from fedptr.errors import UserError
+from fedptr.messages import notice
+from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
+from fedptr.runs import plan as planning
+from fedptr.runs import summary as summaries
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.lock import StoppedError, locked, stoppable
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import History, Record
+
+if TYPE_CHECKING:
+    from fedptr.engines.ray_pool import Pool
+
+Show = Callable[[Record], None]
+
+
+def execute(
+    plan: Plan, experiment: Experiment, out: Path, show: Show, pool: Pool | None = None
+) -> tuple[Record, list[Record]]:
+    """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come.
+
+    `pool`: the engine's workers, where several runs share them.
+    """
+    with locked(out):
+        write_text(out / "plan.toml", plan.toml())
+        experiment.split.save(out / "split.json")
+        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
+            return go(plan, experiment, out, show, shelf, None, History(out), pool)
+
+
+def load_plan(out: Path) -> Plan:
+    """The plan of a run folder."""
+    if not (out / "plan.toml").is_file():
+        raise UserError(f"{out} holds no plan.toml, so it is no run's folder; start one with `fedptr run`")
+    return planning.check(planning.read(out / "plan.toml"))
+
+
+def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
+    """The summary and the rounds of a run that is finished with so many."""
+    with contextlib.suppress(DamagedError):
+        done = summaries.finished(out)
+        return done if done[0]["rounds"] == rounds else None
+    return None
+
+
+def resume(
+    plan: Plan, out: Path, show: Show, pool: Pool | None = None, rounds: int | None = None
+) -> tuple[Record, list[Record]]:
+    """Goes on after the newest sound checkpoint, as if the run had never been stopped.
+
+    `rounds`: to this end instead of the plan's, as if that had been asked for from the start.
+    """
+    rounds = plan.run.rounds if rounds is None else rounds
+    with locked(out):
+        extend.check(out, plan, rounds)
+        kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
+        experiment = prepare(kept)
+        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
+            start, history = newest(out, identity(plan, experiment), experiment.task.device, shelf)
+            if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
+                raise UserError(
+                    f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
+                )
+            mend_split(out, experiment)
+            if rounds != plan.run.rounds:
+                plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
+            if start is not None:
+                notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
+            return go(plan, experiment, out, show, shelf, start, history or History(out), pool)
+
+
+def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
+    """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
+    for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
+        shutil.rmtree(left)
+    return Shelf(memory_estimate.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
+
+
+def go(
+    plan: Plan,
+    experiment: Experiment,
+    out: Path,
+    show: Show,
+    shelf: Shelf,
+    start: Run | None,
+    history: History,
+    pool: Pool | None,
+) -> tuple[Record, list[Record]]:
+    """The loop around `federate`: record, checkpoint, and stop when asked to."""
+    store, same = Store(out / CHECKPOINTS, shelf), identity(plan, experiment)
+    if start is not None:
+        store.adopt(start)
+    summaries.reset_peak_memory()
+    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    e, p = experiment, plan
+    with (
+        contextlib.closing(history),
+        trackers.follow(out, history.records) as track,
+        engines.visits(plan, experiment, pool) as visits,
+        stoppable() as stop,
+    ):
+        asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)
+        for run in federate(p.method, e.task, e.clients, *asked):
+            history.append(run.record)
+            show(run.record)
+            track(run.record)
+            if auxiliary_pictures.due(
+                plan.output.pictures, run.round, total
+            ):  # before the checkpoint that goes on after it
+                auxiliary_pictures.save(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
+            auxiliary_sets.keep(run, out, plan.output.sets, total)
+            if every and (run.round % every == 0 or run.round == total or stop.number):
+                store.save(run, {**same, **history.header(), "torch": torch.__version__})
+            if stop.number and run.round < total:
+                raise StoppedError(out, run.round, stop.number)
+    assert run is not None
+    summaries.save_weights(run, experiment, out / "weights.safetensors")
+    summary = summaries.summarise(plan, experiment, run, history)
+    summaries.write(out, summary)
+    store.prune(1)
+    summaries.advise(summary)
+    return summary, history.records
+
+
+def identity(plan: Plan, experiment: Experiment) -> Header:
+    """What must not have changed when a run goes on: the plan, the split, and the data."""
+    return {"plan": plan.digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
+
+
+def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> tuple[Run | None, History | None]:
+    """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
+    store, problems = Store(out / CHECKPOINTS, shelf), []
+    for round_ in store.rounds():
+        try:
+            run, header = store.load(round_, device)
+            for what, digest in same.items():
+                if digest not in (header.get(what), header.get(f"{what}_before")):  # before: see fedptr/runs/extend.py
+                    raise UserError(f"the {what} of {out} changed since the run was started; undo that, or start anew")
+            history = History(out, header)
+        except DamagedError as error:
+            problems.append(f"round {round_}: {error}")
+            continue
+        if problems:
+            notice(f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})")
+        if header.get("torch", torch.__version__) != torch.__version__:
+            notice(f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only")
+        return run, history
+    if problems:
+        raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it anew")
+    return None, None
+
+
+def lines_of(out: Path) -> list[bytes]:
+    try:
+        return (out / "rounds.jsonl").read_bytes().splitlines()
+    except OSError:
+        return []
+
+
+def mend_split(out: Path, experiment: Experiment) -> None:
+    """The plan draws the split anew; a damaged file is put aside and written again."""
+    path = out / "split.json"
+    if not path.exists() and not lines_of(out):  # nothing was begun yet
+        experiment.split.save(path)
+        return
+    try:
+        if Split.load(path).sha256 == experiment.split.sha256:
+            return
+        words = "split.json is of another split"
+    except UserError as error:
+        words = str(error)
+    if path.exists():
+        path.rename(path.with_name("split.json.damaged"))
+    experiment.split.save(path)
+    notice(f"{words}; it was drawn again from the plan")

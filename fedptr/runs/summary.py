@@ -1,0 +1,202 @@
+"""summary.json and weights.safetensors: what came out, what it cost, and what it was made with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+import fedptr
+from fedptr.atomic_files import DamagedError, replacing, write_text
+from fedptr.core.federation import Run
+from fedptr.data import dataset
+from fedptr.messages import notice
+from fedptr.methods import get
+from fedptr.methods.ptr.combine import called
+from fedptr.runs.experiment import Experiment
+from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import History, Record, jsonable
+
+NAME = "summary.json"
+PLAN = "plan.toml"
+OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256", "plan_sha256")  # not known of before
+LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
+
+
+def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) -> Record:
+    records = history.records
+    return {
+        "method": plan.method.name,
+        "dataset": experiment.dataset.name,
+        "rounds": run.round,
+        "seed": plan.run.seed,
+        **measured(records, plan.run.eval_every),
+        **private(plan, records[-1]),
+        **matched(records),
+        "peak_memory_bytes": peak_memory(),
+        "parameters": len(run.w),
+        "layers": [layer.name for layer in experiment.task.layers],  # the order of `distances` in rounds.jsonl
+        "weights_sha256": weights_sha256(run),
+        "rounds_sha256": history.digest.hexdigest(),
+        "split_sha256": experiment.split.sha256,
+        "split_draws": experiment.split.draws,
+        "data_sha256": dataset.digest(experiment.dataset),
+        "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
+        "device": experiment.task.device,
+        "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
+        "computed": experiment.task.how,
+        "versions": versions(),
+    }
+
+
+def measured(records: list[Record], every: int) -> Record:
+    """Accuracy and cost of a run that ended with these rounds.
+
+    Evaluations count that such a run makes: every so many rounds, and after the last. A run that was continued has one
+    more where it had ended before, which stays in rounds.jsonl.
+    """
+    last = records[-1]
+    due = [record for record in records if record["round"] % every == 0 or record is last]
+    accuracies = [record["test_accuracy"] for record in due if "test_accuracy" in record]
+    seconds = sum(record["seconds"]["total"] for record in records)
+    return {
+        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
+        "accuracy_best": max(accuracies),
+        "accuracy_final": accuracies[-1],
+        "loss_final": last["test_loss"],
+        "seconds": seconds,
+        "seconds_per_round": seconds / len(records),
+        "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
+        "dropped": sum(len(record.get("dropped", ())) for record in records),
+    }
+
+
+def then(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
+    """The summary as it was after so many rounds, at which the run must have been evaluated."""
+    if summary["rounds"] <= rounds:
+        return summary
+    first = records[:rounds]
+    known = {name: value for name, value in summary.items() if name not in OF_THE_END}
+    if "privacy" in summary:
+        known["privacy"] = {**summary["privacy"], "epsilon": first[-1]["epsilon"]}
+    return {**known, "rounds": rounds, **measured(first, every), **matched(first)}
+
+
+def private(plan: Plan, last: Record) -> Record:
+    """What differential privacy promises of the run, where it has any."""
+    if not plan.privacy.clip:
+        return {}
+    promise = "a client's taking part" if plan.privacy.randomness == "system" else "nothing: its noise is from the seed"
+    return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, "protects": promise}}
+
+
+def matched(records: list[Record]) -> Record:
+    """How FedPTR's matchings ended, where there were any."""
+    parts = [part for record in records for part in (record.get("server", {}), *record["clients"])]
+    losses = [loss for part in parts if (loss := part.get("match_after")) is not None and math.isfinite(loss)]
+    skipped = int(sum(part.get("projection_skipped", 0) for part in parts))
+    return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": skipped}} if losses else {}
+
+
+def advise(summary: Record) -> None:
+    """Says what the owner of a finished run should know of it."""
+    matching = summary.get("matching")
+    if matching and matching["loss"] >= 1:
+        beta = called(get(summary["method"]), "beta")
+        median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
+        notice(
+            f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "
+            f"{matching['skipped']} projections were left out; try --set method.{beta}=auto --set method.lr_img=auto"
+        )
+
+
+def write(folder: Path, summary: Record) -> None:
+    """With checksums of itself and of the plan beside it, by which `finished` knows that they are whole."""
+    if (folder / PLAN).exists():
+        summary["plan_sha256"] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
+    write_text(folder / NAME, json.dumps({**jsonable(summary), "sha256": digest(summary)}, indent=2) + "\n")
+
+
+def finished(folder: Path) -> tuple[Record, list[Record]]:
+    """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
+    return read(folder, 0)
+
+
+def once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
+    """The same; of a run that is to have more rounds by now, as the plan says, as it was when it was last finished."""
+    return read(folder, plan.run.rounds)
+
+
+def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
+    try:
+        summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+        continued = int(summary["rounds"]) < rounds
+        own = lines[: int(summary["rounds"])] if continued else lines
+        told = hashlib.sha256(b"".join(own)).hexdigest()
+        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != told:
+            raise DamagedError(f"{folder} was changed since its run was finished")
+        plan = summary.get("plan_sha256")  # runs of early versions did not tell
+        if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
+            raise DamagedError(f"{folder / PLAN} was changed since its run was finished")
+        return summary, [json.loads(line) for line in own]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{folder} holds no finished run ({error})") from None
+
+
+def digest(summary: Record) -> str:
+    return hashlib.sha256(json.dumps(jsonable(summary), sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    return {
+        "fedptr": fedptr.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def weights_sha256(run: Run) -> str:
+    """Of the flat vector's bytes, and of the buffers' where the model has any."""
+    state = hashlib.sha256(run.w.cpu().numpy().tobytes())
+    if "buffers" in run.server:
+        state.update(run.server["buffers"].cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
+    task = experiment.task
+    tensors: dict[str, Any] = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
+    # Not save_file, whose files only their owner may read.
+    with replacing(path) as scratch:
+        scratch.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
+
+
+def reset_peak_memory() -> None:
+    """So that a comparison's later runs are not charged with an earlier one's peak (Linux only)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory() -> int:
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+    except (OSError, StopIteration):
+        import resource  # not on Windows, which has no /proc either
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,175 @@
+"""The theory check: does ‖∇L‖² fall with the rounds T as FedPTR's theorem says, and do the theorem's conditions hold?
+
+The real methods run through the real engine, on the problems of problems.py; the theorem is in theorem.py. It is about a
+fixed λ, one projection step (K = 1), everyone taking part and a uniform mean, so FedPTR runs with these. FedAvg, and
+FedPTR as it is usually set, run beside it. The theorem's w^0 is the first model that is projected: warm-up is not
+counted. β is fixed at 1/λ + η, the length of a round's step, so that ∇L̃_i mimics ∇L and not a multiple of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedptr.compute.choose import cores
+from fedptr.core.federation import Rounds, Run, federate
+from fedptr.core.local_training import Local
+from fedptr.core.task import Batch
+from fedptr.errors import UserError
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.fedptr import FedPTR
+from fedptr.methods.fedptr_s import FedPTRS
+from fedptr.theory.problems import PROBLEMS, Smooth, sigmoid
+from fedptr.theory.theorem import Result, Trace, bound, conditions, smallest_lambda
+
+METHODS = ("fedptr", "fedptr-s")  # which the theorem is about
+BOTH = ("fedavg", "fedptr")  # on every problem
+MORE = ("fedptr, usual settings",)  # on the last
+ROUNDS = (25, 50, 100, 200, 400)
+CLIENTS = 10
+ALONE = 2000  # up to so many rounds, other processes take longer to start than to help
+STEPS = 2  # local steps; with so large a λ they solve the local problem to a part in thousands
+M = 2  # span of matching; the first M rounds have no projection
+
+
+def parse_rounds(text: str) -> tuple[int, ...]:
+    """`25,50,100` as numbers of rounds, in order."""
+    try:
+        rounds = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise UserError(f"--rounds {text!r} must be whole numbers with commas between them, e.g. 25,50,100") from None
+    if len(rounds) < 2 or rounds[0] < 2:
+        raise UserError(f"--rounds {text!r} must be at least two different numbers, each 2 or more, to fit a slope")
+    return tuple(rounds)
+
+
+class Job(NamedTuple):
+    """What one process does at a time: a method on a problem, for one T or, where T changes nothing, for all."""
+
+    make: Callable[[int, int], Smooth]
+    seed: int
+    clients: int
+    method: str
+    rounds: tuple[int, ...]
+
+
+def check(
+    rounds: Sequence[int] = ROUNDS, seeds: int = 1, clients: int = CLIENTS, tell: Callable[[str], None] = print
+) -> list[Result]:
+    """Every method on every problem, spread over the cores where that is worth while."""
+    jobs = [
+        Job(make, seed, clients, name, part)
+        for seed in range(seeds)
+        for make in PROBLEMS
+        for name in (*BOTH, *(MORE if make is sigmoid else ()))
+        for part in ([(T,) for T in rounds] if name in METHODS else [tuple(rounds)])
+    ]
+    found: dict[tuple[int, str, str], list[Trace]] = {}
+    with contextlib.ExitStack() as stack:
+        results: Iterable[list[Trace]] = map(work, jobs)
+        if sum(max(job.rounds) for job in jobs) > ALONE:
+            pool = multiprocessing.get_context("spawn").Pool(cores(), alone)
+            results = stack.enter_context(pool).imap(work, jobs)
+        for job, traces in zip(jobs, results, strict=True):
+            problem = job.make(job.seed, job.clients)
+            found.setdefault((job.seed, problem.name, job.method), []).extend(traces)
+            tell(f"{problem.name}, seed {job.seed}: {job.method}, T = {max(job.rounds)}")
+    return [summary(seed, problem, method, traces, clients) for (seed, problem, method), traces in found.items()]
+
+
+def alone() -> None:
+    """A process among several: one thread, and Ctrl-C is its parent's business."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def work(job: Job) -> list[Trace]:
+    problem = job.make(job.seed, job.clients)
+    lam = smallest_lambda(problem.L, problem.L_minus, job.clients)
+    if job.method in METHODS:
+        method = theorem_method(job.method, problem, lam, job.rounds[0])
+    else:
+        method = FedAvg(weighting="uniform") if job.method == "fedavg" else usual(problem)
+    return list(watch(problem, method, lam, job.rounds, job.seed))
+
+
+def summary(seed: int, name: str, method: str, traces: list[Trace], clients: int) -> Result:
+    """With the theorem's bound and conditions, for the methods it is about."""
+    (problem,) = [found for make in PROBLEMS if (found := make(seed, clients)).name == name]
+    if method not in METHODS:
+        return Result(name, method, seed, traces)
+    lam = smallest_lambda(problem.L, problem.L_minus, clients)
+    traces = [replace(trace, bound=bound(problem, lam, trace)) for trace in traces]
+    return Result(name, method, seed, traces, lam, conditions(problem, lam, traces))
+
+
+def theorem_method(name: str, problem: Smooth, lam: float, T: int) -> FedAvg:
+    """FedPTR as the theorem has it."""
+    eta = 1 / (lam * math.sqrt(T))
+    settings: dict[str, Any] = {
+        "weighting": "uniform", "regulariser": "fixed", "lam": lam, "K": 1, "eta": eta, "dsa": False,
+        "m": M, "warmup": "early", "H": 5, "R": 2, "ipc": 2, "mtt_every": 10,
+        "mtt_max_loss": 1e9,  # the theorem takes any auxiliary data, and answers for it with σ_d
+        "beta": M / 2 * (1 / lam + eta), "lr_beta": 0.0, "lr_img": problem.lr_img,
+    }  # fmt: skip
+    return FedPTR(**settings) if name == "fedptr" else FedPTRS(**settings)
+
+
+def usual(problem: Smooth) -> FedPTR:
+    """FedPTR as it is used: a small λ for each layer, five projection steps. Matching is as cheap as above."""
+    return FedPTR(
+        weighting="uniform", dsa=False, m=M, warmup="early", H=5, R=2, ipc=2, mtt_every=10, lr_img=problem.lr_img
+    )
+
+
+def watch(problem: Smooth, method: FedAvg, lam: float, rounds: Sequence[int], seed: int) -> Iterator[Trace]:
+    """Runs max(rounds) rounds after warm-up, and yields what was seen until each of `rounds`."""
+    local = Local(lr=1 / (lam + problem.L), momentum=0.0, batch=10**6, epochs=STEPS)
+    how = Rounds(rounds=M + max(rounds), seed=seed)
+    seen, w, start = Trace(0, gamma=inexactness(problem, lam)), problem.task.init(), 0.0
+    batches = [Batch(*data.take(torch.arange(len(data)))) for data in problem.clients]
+    last: tuple[Tensor, Tensor] | None = None  # the model before w, and its gradients
+    for run in federate(method, problem.task, problem.clients, rounds=how, local=local):
+        if run.round > M:
+            gradients = torch.stack([problem.task.grad(w, batch)[0] for batch in batches])
+            if last is None:
+                start = objective(problem, w)
+            else:
+                seen.L = max(seen.L, float((gradients - last[1]).norm(dim=1).max() / (w - last[0]).norm()))
+            look(seen, problem, run, w, gradients)
+            last = w, gradients
+            if seen.T in rounds:
+                yield replace(seen, delta=start - objective(problem, run.w))
+        w = run.w
+
+
+def look(seen: Trace, problem: Smooth, run: Run, w: Tensor, gradients: Tensor) -> None:
+    """The round that led from w to run.w."""
+    mean = gradients.mean(0)
+    G = float(mean.square().sum())
+    seen.T, seen.G = seen.T + 1, min(seen.G, G)
+    seen.B = max(seen.B, math.sqrt(float(gradients.square().sum(1).mean()) / G))
+    seen.sigma_last = 0.0
+    for owner in [run.server, *(run.clients[i] for i in run.record["cohort"])]:
+        if "X" in owner:
+            auxiliary, _ = problem.task.grad(w, Batch(owner["X"], owner["y"]))
+            seen.sigma_last = max(seen.sigma_last, float((mean - auxiliary).norm()))
+    seen.sigma = max(seen.sigma, seen.sigma_last)
+
+
+def inexactness(problem: Smooth, lam: float) -> float:
+    """γ, by construction: h's curvature is between μ and λ + L, and each of STEPS steps has the length 1/(λ + L)."""
+    return float(((problem.L + problem.L_minus) / (lam + problem.L)) ** STEPS)
+
+
+def objective(problem: Smooth, w: Tensor) -> float:
+    """(1/N) Σ L_i(w)"""
+    return sum(problem.task.evaluate(w, data, None)["loss"] for data in problem.clients) / len(problem.clients)
