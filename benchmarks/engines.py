@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from timing import ratios, spread
 
-from fedptr.core.federation import Run, Visits, federate, visit_all
+from fedptr.core.federation import Run, Visits, federate, visit_in_process
 from fedptr.engines.ray import Workers
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.plan import Plan, check
@@ -48,7 +48,7 @@ def measured(plan: Plan, turns: int) -> list[str]:
     began = time.perf_counter()
     with Workers(plan, experiment) as workers:
         start = time.perf_counter() - began
-        ways = {"here": rounds(plan, experiment, visit_all), "ray": rounds(plan, experiment, workers)}
+        ways = {"here": rounds(plan, experiment, visit_in_process), "ray": rounds(plan, experiment, workers)}
         times: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(turns + 1):  # the first is not counted
             ends = {}

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fedptr.core.federation import federate
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import cosine
-from fedptr.core.site import Site
 from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import Experiment, prepare

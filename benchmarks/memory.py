@@ -19,9 +19,9 @@ import torch
 
 from fedptr.compute import memory_estimate
 from fedptr.compute.choose import fast
-from fedptr.core import samples
-from fedptr.core.federation import federate, last
+from fedptr.core.federation import federate, last_run
 from fedptr.data.dataset import Dataset
+from fedptr.data.to_samples import to_samples
 from fedptr.runs.experiment import make_task
 from fedptr.runs.plan import check
 from fedptr.runs.summary import peak_memory, reset_peak_memory
@@ -93,12 +93,12 @@ def measure(
     y = np.arange(len(x)) % 10
     moments = ((128.0,) * channels, (64.0,) * channels)
     data = Dataset("noise", x[:cut], y[:cut], x[cut:], y[cut:], *moments, tuple("0123456789"), "")
-    (train, test), task = samples.of(data), make_task(plan, data, "cpu")
+    (train, test), task = to_samples(data), make_task(plan, data, "cpu")
     task = fast(plan, task, cut) if plan.machine.compile == "on" else task  # the others in whole batches
     parts = train.split(np.array_split(np.arange(cut), clients))
     reset_peak_memory()
     before = peak_memory()
-    last(federate(plan.method, task, parts, test, plan.run, plan.local))
+    last_run(federate(plan.method, task, parts, test, plan.run, plan.local))
     peak = peak_memory() - before
     return memory_estimate.estimate(plan, memory_estimate.footprint(task), 10, [n] * clients, tests), peak
 

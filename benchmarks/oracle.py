@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
+from fedptr.core.method import Site
 from fedptr.methods import (
     FedAdagrad,
     FedAdam,
@@ -40,6 +39,7 @@ from fedptr.methods import (
 )
 from fedptr.methods.fedavg import FedAvg
 from fedptr.theory.oracle import error, problem
+from fedptr.types import Reply, State
 
 ROUNDS = {1.0: 150, 0.3: 500}
 

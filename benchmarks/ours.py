@@ -15,12 +15,13 @@ from fedptr.compute.choose import cores
 from fedptr.compute.convnet_cpp import BLOCKS, Winograd
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local, Trained, local_sgd
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.site import Site
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
+from fedptr.types import Batch
 
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:

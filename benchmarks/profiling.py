@@ -16,7 +16,7 @@ import torch
 from ours import ours
 from work import photos
 
-from fedptr.core.task import Batch
+from fedptr.types import Batch
 
 IMAGES, SECONDS = 48, 8
 KINDS = {

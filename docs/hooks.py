@@ -19,6 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.pull import Pull
@@ -56,16 +57,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return re.sub(r"<!-- results/(\S+) -->", lambda found: results(found[1]), markdown)
 
 
-def page(method: type[FedAvg]) -> str:
+def page(method: type[Method]) -> str:
     """A method: its rule, cost, details, settings, and all of its code."""
-    source = Path(inspect.getfile(method)).relative_to(ROOT)
+    source, cost = Path(inspect.getfile(method)).relative_to(ROOT), method.cost.in_words()
     parts = [
         f"# {method.name}",
         f"{sentence(method.idea)}",
         f"```text\n{rule(method.name)}\n```",
-        "| " + " | ".join(method.cost) + " |",
-        "|" + "---|" * len(method.cost),
-        "| " + " | ".join(method.cost.values()) + " |",
+        "| " + " | ".join(cost) + " |",
+        "|" + "---|" * len(cost),
+        "| " + " | ".join(cost.values()) + " |",
         "\nDown and up: sent per client and round. Keeps: between rounds. All in model sizes.\n",
         f"**Cite:** {method.cite}",
         "## How it is done here",
@@ -110,7 +111,7 @@ def rules() -> dict[str, tuple[str, str]]:
     }
 
 
-def modules(method: type[FedAvg]) -> list[Any]:
+def modules(method: type[Method]) -> list[Any]:
     """The method's module, and those of its parts other than FedAvg."""
     found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, object)]
     if any("trajectory" in str(module) for module in found):
@@ -133,7 +134,7 @@ def prose(module: Any) -> str:
     return ("" if own else f"### {module.__name__}\n\n") + "\n\n".join(blocks)
 
 
-def settings(method: type[FedAvg]) -> str:
+def settings(method: type[Method]) -> str:
     hints = typing.get_type_hints(method)
     lines = ["| setting | default | meaning | takes |", "|---|---|---|---|"]
     for f in fields(method):
@@ -144,10 +145,10 @@ def settings(method: type[FedAvg]) -> str:
 
 def costs() -> str:
     """What each method costs, as it says itself."""
-    keys = list(FedAvg.cost)
+    keys = list(FedAvg.cost.in_words())
     lines = [f"| method | {' | '.join(keys)} |", "|---" * (1 + len(keys)) + "|"]
     for name, method in all_methods().items():
-        lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(method.cost[key] for key in keys)} |")
+        lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(method.cost.in_words()[key] for key in keys)} |")
     return "\n".join(lines)
 
 

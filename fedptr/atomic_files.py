@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from fedptr.core.task import State
+from fedptr.types import State
 
 
 class DamagedError(Exception):

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, and none where nobody watches."""
+"""What a person at the terminal is told beside results: notices, progress bars, durations in words."""
 
 from __future__ import annotations
 
@@ -24,3 +24,17 @@ def bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
 def notice(words: str) -> None:
     """One line for the person at the terminal; stdout stays for results."""
     print(f"fedptr: {words}", file=sys.stderr)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -40,6 +40,8 @@ STYLES = {
     "fedpd": ("#44aa99", SHORT),
 }
 OTHERS = tuple((colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882255", "#117733", "#aa4499", "#999933"))
+# For lines that are no methods.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 FEW = 20  # so few evaluations are marked each
 
 
@@ -85,10 +87,16 @@ def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     in_order = [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
     figure.legend(handles=in_order, loc="outside right center", frameon=False, handlelength=2.6)
     figure.suptitle(title, fontsize=11, parse_math=False)
+    png, svg = save_figure(figure, path)
+    return png, svg
+
+
+def save_figure(figure: Any, path: Path) -> list[Path]:
+    """As PNG and SVG; the same figure gives the same files."""
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
     figure.savefig(png, dpi=150)
     figure.savefig(svg, metadata={"Date": None})
-    return png, svg
+    return [png, svg]
 
 
 def measured(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:

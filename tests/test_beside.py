@@ -145,8 +145,8 @@ def test_with_strength_it_is_not_once_warm(name: str, world: World) -> None:
 def test_the_pulls_add_up(world: World) -> None:
     """SCAFFOLD's c − c_i and FedPTR's λ d_j/‖d_j‖, at a made-up state."""
     from fedptr.core.local_training import Local
+    from fedptr.core.method import Site
     from fedptr.core.randomness import Key
-    from fedptr.core.site import Site
 
     x = world.task.init()
     g = torch.Generator().manual_seed(0)

@@ -17,8 +17,9 @@ from fedptr.compute import blocks, torch_compile
 from fedptr.compute.blocks import Blocked, block_size, separable
 from fedptr.compute.torch_compile import Compiled
 from fedptr.core.samples import Samples
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.models.networks import networks
+from fedptr.types import Batch
 
 SHAPE, CLASSES = (3, 16, 16), 4
 MODELS = {

@@ -87,7 +87,7 @@ def test_methods_are_listed_with_idea_cost_and_citation(capsys: Capture, monkeyp
     for method in all_methods().values():
         assert method.idea in text
         assert method.cite in text
-        assert " · ".join(f"{name} {value}" for name, value in method.cost.items()) in text
+        assert " · ".join(f"{name} {value}" for name, value in method.cost.in_words().items()) in text
     assert len(lines) <= 5 * len(all_methods()) + 4
 
 

@@ -10,9 +10,9 @@ from conftest import CLASSES, LOCAL, QUICK, SHAPE, World, quick, same
 from torch import nn
 
 from fedptr.core.federation import federate
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.site import Site
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.methods import FedAvg, FedProx, get

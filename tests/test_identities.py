@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from conftest import LOCAL, World, quick, same
 from torch.func import functional_call
 
-from fedptr.core.federation import Rounds, Run, federate, last
+from fedptr.core.federation import Rounds, Run, federate, last_run
 from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
 from fedptr.core.task import full_gradient
@@ -76,7 +76,7 @@ def test_full_batch_single_step_is_central_gradient_descent(world: World) -> Non
 
 def test_replies_are_folded_in_client_order(world: World) -> None:
     """Whatever order clients are visited in: the sum is by client id, so it is the same to the bit."""
-    from fedptr.core.site import Reply
+    from fedptr.types import Reply
 
     g = torch.Generator().manual_seed(0)
     replies = [Reply(i, i + 1, {"w": torch.randn(50, generator=g)}) for i in range(9)]
@@ -282,13 +282,13 @@ def test_the_whole_gradient_is_clipped(world: World) -> None:
     local = Local(lr=1.0, momentum=0.0, batch=100, epochs=3, clip=1e-3, weight_decay=0.1)
     single = World(sizes=(9,))
     x = single.task.init()
-    run = last(federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), local))
+    run = last_run(federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), local))
     assert 0 < float((run.w - x).norm()) <= 3e-3
     for steps in (1, 2):
-        a = last(
+        a = last_run(
             federate(FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps))
         )
-        b = last(
+        b = last_run(
             federate(
                 FedProx(mu=5.0), single.task, single.clients, None, Rounds(rounds=1), replace(local, epochs=steps + 1)
             )

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from fedptr.compute.blocks import Blocked
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, federate
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import Batch, Classification, full_gradient
+from fedptr.core.task import Classification, full_gradient
 from fedptr.errors import ClientError, UserError
 from fedptr.methods import (
     FedAdagrad,
@@ -40,6 +40,7 @@ from fedptr.methods import (
 )
 from fedptr.runs.plan import check
 from fedptr.theory.oracle import problem
+from fedptr.types import Batch, Reply
 
 PARTS = pytest.mark.parametrize("part", [1.0, 0.5])
 ONE_STEP = replace(LOCAL, batch=100, momentum=0.0)

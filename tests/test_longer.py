@@ -120,14 +120,18 @@ def test_twice(short: Path, made: Path, capsys: Capture) -> None:
 
 KILLED = """
 import os, signal, sys
-from fedptr import cli, history, longer, runner, sealed
+from fedptr import atomic_files as sealed
+from fedptr.cli import main as cli
+from fedptr.runs import extend as longer
+from fedptr.runs import rounds_file as history
+from fedptr.runs import runner
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def append(self, record, append=history.History.append):
     append(self, record)
     if record["round"] == 5: die()
 where = sys.argv.pop(1)
 if where == "sealed": longer.write_text = die     # the checkpoint is sealed anew, the plan is as it was
-if where == "planned": runner.go = die            # nothing was trained since
+if where == "planned": runner.run_rounds = die            # nothing was trained since
 if where == "training": history.History.append = append
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -290,7 +294,7 @@ def test_killed_while_it_goes_on_computing_as_it_began(
     monkeypatch.setattr(runner, "prepare", lambda plan, real=runner.prepare: real(eager(plan)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "go", stopped)
+        patch.setattr(runner, "run_rounds", stopped)
         assert main.main(["resume", str(short), "--rounds", "6"]) == 130
     assert load_plan(short).machine.compile == "off"
     resume(short, capsys)
@@ -298,7 +302,7 @@ def test_killed_while_it_goes_on_computing_as_it_began(
 
 
 def stopped(*args: Any) -> Any:
-    """In place of `runner.go`."""
+    """In place of `runner.run_rounds`."""
     next(arg for arg in args if isinstance(arg, History)).close()
     raise KeyboardInterrupt
 
@@ -348,14 +352,14 @@ def test_a_comparison_that_was_stopped_on_the_way(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     out = Path(shutil.copytree(compared / "short", tmp_path / "run"))
-    real, calls = runner.go, []
+    real, calls = runner.run_rounds, []
 
     def stop(*args: Any) -> Any:
         calls.append(args)
         return stopped(*args) if len(calls) == 2 else real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "go", stop)
+        patch.setattr(runner, "run_rounds", stop)
         assert main.main(["resume", str(out), "--rounds", "4"]) == 130
     resume(out, capsys)
     assert ends(out) == ends(compared / "whole")

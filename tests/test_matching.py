@@ -11,7 +11,7 @@ from conftest import CLASSES, SHAPE, World
 from torch import Tensor, nn
 
 from fedptr.core.randomness import Key
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.methods import FedAvg
 from fedptr.methods.ptr import matching
 from fedptr.methods.ptr.matching import (
@@ -27,6 +27,7 @@ from fedptr.methods.ptr.matching import (
     project,
 )
 from fedptr.models.networks import ConvNet
+from fedptr.types import Batch
 
 HOW = Matching(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=False)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedptr.core.task import Batch, Differentiable
+from fedptr.core.task import Differentiable
 from fedptr.methods import FedAvg, Scaffold, make
 from fedptr.theory.oracle import error, problem
+from fedptr.types import Batch
 
 spec = importlib.util.spec_from_file_location("oracle_table", Path(__file__).parents[1] / "benchmarks" / "oracle.py")
 assert spec is not None

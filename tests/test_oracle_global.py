@@ -26,10 +26,10 @@ import pytest
 from test_oracle import rules
 from torch import Tensor
 
-from fedptr.core.federation import Rounds, Run, begin, federate, last
+from fedptr.core.federation import Rounds, Run, federate, first_run, last_run
 from fedptr.core.local_training import Local
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Site
 from fedptr.methods import FedAvg, FedProx
 from fedptr.methods.adaptive_server import Adaptive
 from fedptr.theory.oracle import LOCAL, error, problem
@@ -57,7 +57,7 @@ def test_theory_is_written_down_for_every_row() -> None:
 @functools.cache
 def end(method: FedAvg, local: Local, rounds: int) -> Tensor:
     at = problem(0)
-    return last(federate(method, at.task, at.clients, rounds=Rounds(rounds=rounds), local=local)).w
+    return last_run(federate(method, at.task, at.clients, rounds=Rounds(rounds=rounds), local=local)).w
 
 
 @pytest.mark.parametrize("name", RESTS)
@@ -70,9 +70,9 @@ def test_rests_where_another_method_ends(name: str) -> None:
     site = Site(at.task, LOCAL, Key(0).at("server"), 0, len(at.clients))
     moved = []
     for x in (there, there + 0.01):
-        start = Run(0, {**begin(method, site).server, "x": x}, {})
+        start = Run(0, {**first_run(method, site).server, "x": x}, {})
         ends = federate(method, at.task, at.clients, rounds=Rounds(rounds=5), local=LOCAL, start=start)
-        moved.append(float((last(ends).w - x).norm()))
+        moved.append(float((last_run(ends).w - x).norm()))
     assert moved[0] < 1e-7
     assert moved[1] > 1e-5
     best = at.optimum()

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from fedptr.cli.main import main
 from fedptr.core.federation import Rounds
 from fedptr.core.local_training import Local
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.privacy.differential import Privacy, check, epsilon, normal, uniform
 from fedptr.privacy.sum_only import only_sums, sends
+from fedptr.types import Reply, State
 
 needs_accountant = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting is not installed"

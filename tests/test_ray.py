@@ -22,9 +22,10 @@ from test_laws import equal, untimed
 from waiting import until
 
 from fedptr.cli.main import main
-from fedptr.core.federation import Run, federate, visit_all
+from fedptr.compute.workload import MachinePlan
+from fedptr.core.federation import Run, federate, visit_in_process
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Site
 from fedptr.engines import ray_pool as pools
 from fedptr.engines.ray import DEATHS, Round, Workers
 from fedptr.engines.ray_pool import Pool
@@ -32,7 +33,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import rounds_file
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import MachinePlan, Plan, check
+from fedptr.runs.plan import Plan, check
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--participation", "0.5", "--set", "machine.threads=1"]
 pytestmark = [
@@ -122,7 +123,7 @@ def assert_same(here: list[Run], there: list[Run]) -> None:
 def test_every_method_gives_the_same_bits(name: str, pool: Pool) -> None:
     """Weights, server, clients and records, with simulated dropouts and stragglers."""
     tables = plan(name, faults={"drop": 0.2, "straggle": 0.5}, run={"participation": part_for(name, 0.5)})
-    here = runs(tables, visit_all)
+    here = runs(tables, visit_in_process)
     assert any("dropped" in run.record for run in here)
     assert_same(here, on_ray(tables, pool))
 
@@ -133,7 +134,7 @@ def test_every_method_gives_the_same_bits(name: str, pool: Pool) -> None:
 ])  # fmt: skip
 def test_so_do_buffers_and_our_own_code(tables: Plan, pool: Pool) -> None:
     """BatchNorm's statistics; and the ConvNet in C++, or whatever takes its place here."""
-    assert_same(runs(tables, visit_all), on_ray(tables, pool))
+    assert_same(runs(tables, visit_in_process), on_ray(tables, pool))
 
 
 class Killer(Workers):
@@ -163,7 +164,7 @@ def test_the_clients_of_a_killed_worker_are_run_again(pool: Pool, monkeypatch: p
         there = runs(tables, workers)
         assert workers.count == 2
     assert len(lost) == 1
-    assert_same(runs(tables, visit_all), there)
+    assert_same(runs(tables, visit_in_process), there)
 
 
 def test_a_failing_client_stops_the_run_or_is_dropped(pool: Pool) -> None:
@@ -175,7 +176,7 @@ def test_a_failing_client_stops_the_run_or_is_dropped(pool: Pool) -> None:
     dropping = replace(tables, run=replace(tables.run, on_failure="drop"))
     there = on_ray(dropping, pool)
     assert [run.record["dropped"] for run in there] == [{BAD: words}, {BAD: words.replace("round 1", "round 2")}]
-    assert_same(runs(dropping, visit_all), there)
+    assert_same(runs(dropping, visit_in_process), there)
 
 
 def test_a_client_that_kills_its_workers_has_failed(pool: Pool) -> None:
@@ -209,7 +210,7 @@ def test_the_first_of_several_failures_is_the_one_that_is_named(pool: Pool) -> N
     """All clients fail; whichever is back first."""
     tables = plan(local={"lr": 1e30, "clip": 0.0}, run={"participation": 1.0})
     errors = []
-    for way in (lambda: runs(tables, visit_all), lambda: on_ray(tables, pool)):
+    for way in (lambda: runs(tables, visit_in_process), lambda: on_ray(tables, pool)):
         with pytest.raises(ClientError, match="is not finite") as caught:
             way()
         errors.append(str(caught.value))
@@ -243,7 +244,7 @@ def test_thousands_of_clients(pool: Pool, tmp_path: Path) -> None:
         run={"participation": 0.005},
         local={"batch": 2, "lr": 0.1},
     )
-    here = runs(tables, visit_all)
+    here = runs(tables, visit_in_process)
     assert len(here[-1].record["cohort"]) == 10
     assert_same(here, on_ray(tables, pool))
 

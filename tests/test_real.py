@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedptr.core.federation import federate, last
+from fedptr.core.federation import federate, last_run
 from fedptr.errors import UserError
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.plan import Plan, check
@@ -67,7 +67,7 @@ def test_the_paper_configuration_runs_on_the_server(name: str) -> None:
     plan, at = planned(
         name, run={"rounds": 5, "eval_every": 5}, method={"name": "fedptr-s", "H": 3, "R": 4, "ipc": 1}, **SKEWED
     )
-    run = last(runs(plan, at))
+    run = last_run(runs(plan, at))
     assert bool(torch.isfinite(run.w).all())
     assert run.record["server"]["match_stopped"] == 0
     assert all(len(entry["distances"]) == 14 for entry in run.record["clients"])

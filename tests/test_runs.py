@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedptr.cli.main import main
-from fedptr.core import samples
 from fedptr.data.load import load
+from fedptr.data.to_samples import to_samples
 from fedptr.models.networks import ModelPlan, build
 from fedptr.runs.folder import fresh_name
 from fedptr.runs.rounds_file import jsonable
@@ -102,7 +102,7 @@ def test_the_weights_load_into_the_model_and_give_the_recorded_accuracy(made: Pa
     dataset = load("digits")
     model = build(ModelPlan("mlp", width=8), (1, 8, 8), 10)
     model.load_state_dict(load_file(made / "weights.safetensors"))
-    _, test = samples.of(dataset, "cpu")
+    _, test = to_samples(dataset, "cpu")
     x, y = test.take(torch.arange(len(test)))
     accuracy = float((model(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(strict((made / "summary.json").read_text())["accuracy_final"], abs=1e-9)

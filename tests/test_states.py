@@ -22,10 +22,10 @@ from fedptr.cli.main import main
 from fedptr.core.client_states import LEAF, PREFIX, Shelf, States
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.round_record import nbytes
-from fedptr.core.task import State
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.checkpoint import Store
+from fedptr.types import State
 
 ALL = list(all_methods())
 STATEFUL = ["scaffold", "fedptr"]

@@ -18,10 +18,11 @@ from fedptr.cli.main import main
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.local_training import Local
 from fedptr.core.samples import Samples
-from fedptr.core.task import Batch, Differentiable, full_gradient
+from fedptr.core.task import Differentiable, full_gradient
 from fedptr.errors import UserError
 from fedptr.theory.check_rates import check_rates, theorem
 from fedptr.theory.problems import PROBLEMS, Smooth, agreeing, differing, sigmoid
+from fedptr.types import Batch
 
 N = 8
 ROUNDS = (8, 16, 32)

@@ -19,12 +19,13 @@ from fedptr.compute.convnet_cpp import Winograd, suits
 from fedptr.compute.cpp_extension import UnavailableError, library
 from fedptr.core.federation import federate
 from fedptr.core.samples import Samples
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.methods.ptr import matching
 from fedptr.methods.ptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
 from fedptr.models.networks import MLP, ConvNet
 from fedptr.runs.experiment import prepare
 from fedptr.runs.plan import check
+from fedptr.types import Batch
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, cpp_extension.COMPILERS)), reason="no C++ compiler here")
 

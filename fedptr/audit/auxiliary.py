@@ -27,12 +27,12 @@ from fedptr.audit.neighbours import SAME, Group, Near, groups, near, started_fro
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import SPLIT, Job, generator, train
 from fedptr.audit.target import Target
-from fedptr.core.task import State
 from fedptr.errors import UserError
 from fedptr.messages import notice
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.runs import auxiliary_sets
 from fedptr.runs.plan import OutputPlan, Plan
+from fedptr.types import State
 
 KEPT = 5  # rounds, about, besides the first
 FOLDER = "auxiliary"

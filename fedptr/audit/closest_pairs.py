@@ -14,8 +14,8 @@ import torch
 from fedptr.atomic_files import flush, replacing
 from fedptr.audit.neighbours import Group, closest
 from fedptr.audit.target import Target
-from fedptr.core.task import State
 from fedptr.runs.auxiliary_pictures import denormalised
+from fedptr.types import State
 
 SHOWN = 8
 TILE = 64  # pixels of a picture, at least

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.target import Target
-from fedptr.core.task import State
 from fedptr.data.split import Ints
 from fedptr.runs.auxiliary_sets import SERVER
+from fedptr.types import State
 
 SAME = 1e-5  # below this distance two images are one: a set begins with exact copies
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedptr.reproduce.figures import COLOURS, saved
+from fedptr.plots import COLOURS, save_figure
 
 Curves = Mapping[str, Mapping[str, list[float]]]  # name -> fpr and tpr
 
@@ -21,7 +21,7 @@ def plot(panels: Mapping[str, Curves], title: str, path: Path) -> list[Path]:
         draw(axes, curves)
         axes.set_title(name)
     figure.suptitle(title)
-    return saved(figure, path)
+    return save_figure(figure, path)
 
 
 def draw(axes: Any, curves: Curves) -> None:

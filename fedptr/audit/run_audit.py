@@ -22,8 +22,7 @@ from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
 from fedptr.compute.choose import cores
-from fedptr.messages import notice
-from fedptr.reproduce.tables import duration
+from fedptr.messages import duration, notice
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import locked
 from fedptr.runs.rounds_file import Record

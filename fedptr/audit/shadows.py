@@ -31,15 +31,15 @@ from fedptr.core.faults import Faults
 from fedptr.core.randomness import Key
 from fedptr.data.partition import SplitPlan
 from fedptr.data.split import Split
+from fedptr.engines.choose import engine
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board, put_aside, work
-from fedptr.messages import notice
+from fedptr.messages import duration, notice
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy.differential import Privacy
-from fedptr.reproduce.recipe import fingerprint
-from fedptr.reproduce.tables import duration
 from fedptr.runs.lock import StoppedError
 from fedptr.runs.plan import OutputPlan, Plan
+from fedptr.runs.same_run import fingerprint
 from fedptr.runs.summary import finished
 
 Trainer = Literal["federated", "centralised"]
@@ -110,7 +110,7 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
     """Runs what is not finished, `number` at a time; goes on where it was stopped."""
     for folder, one in jobs.items():
         place(folder, one)
-    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False)
+    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False, engine=engine)
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:

@@ -14,19 +14,20 @@ from torch import Tensor
 from fedptr.atomic_files import DamagedError
 from fedptr.audit.scores import cross_entropy, logits, phi
 from fedptr.compute.choose import cores
-from fedptr.core import samples
 from fedptr.core.client_states import States
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
-from fedptr.core.task import Classification, State
+from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset, digest
 from fedptr.data.split import Ints, Split
+from fedptr.data.to_samples import to_samples
 from fedptr.errors import UserError
 from fedptr.runs.experiment import choose_device, load_data, make_task
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.runner import load_plan
 from fedptr.runs.summary import finished, weights_sha256
+from fedptr.types import State
 
 WEIGHTS = "weights.safetensors"
 
@@ -97,7 +98,7 @@ def load(folder: Path) -> Target:
     now = digest(own)
     if summary.get("data_sha256", now) != now:  # runs of early versions did not tell
         raise UserError(f"{folder} was trained on other data than {plan.data.name} is here now; take back what it was")
-    pool, _ = samples.of(dataset, device)
+    pool, _ = to_samples(dataset, device)
     task = make_task(plan, dataset, device)
     seen = frozenset(client["id"] for record in records for client in record["clients"])
     return Target(folder, plan, summary, split, seen, dataset, pool, task, model(folder, task, summary))

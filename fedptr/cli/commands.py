@@ -18,17 +18,19 @@ from rich.text import Text
 
 from fedptr import methods as registry
 from fedptr.cli.reflow_docstring import reflow
+from fedptr.compute.workload import MachinePlan
+from fedptr.core.method import Method
 from fedptr.data.sources import SOURCES
-from fedptr.engines import choose as engines
+from fedptr.engines.choose import check_engine as check_machine
+from fedptr.engines.choose import engine, shared_engine
 from fedptr.errors import UserError
 from fedptr.messages import notice
-from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.runs import plan as planning
 from fedptr.runs import trackers
 from fedptr.runs.experiment import Experiment, load_data, prepare
 from fedptr.runs.folder import claim, fresh_name
-from fedptr.runs.plan import MachinePlan, Plan, Tables
+from fedptr.runs.plan import Plan, Tables
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.runner import execute, load_plan
 from fedptr.settings import build, describe
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     trackers.mark(out, args.trackers)
     hint(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
-        summary, _ = execute(plan, experiment, out, show)
+        summary, _ = execute(plan, experiment, out, show, engine)
     return tell(summary, out)
 
 
@@ -113,7 +115,7 @@ def resume(args: argparse.Namespace) -> int:
 
         return go_on(out)
     with progress(plan.method.name, rounds) as show:
-        summary, _ = runner.resume(plan, out, show, rounds=rounds)
+        summary, _ = runner.resume(plan, out, show, engine, rounds)
     return tell(summary, out)
 
 
@@ -130,7 +132,7 @@ def moved(plan: Plan, args: argparse.Namespace) -> Plan:
 def check_engine(plan: Plan, args: argparse.Namespace) -> None:
     if vars(args)["machine.ray_address"] is not None and plan.machine.engine != "ray":
         raise UserError("--ray-address is for --engine ray; add that, or leave the address out")
-    engines.check(plan.machine)
+    check_machine(plan.machine)
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -159,8 +161,9 @@ def tell_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     from fedptr.runs import compare as comparing
     from fedptr.runs import comparison_table as table
 
-    summaries, failures = comparing.compare(plans, out)
     (first, *more), *_ = plans.values()
+    with shared_engine(first.machine) as shared:
+        summaries, failures = comparing.compare(plans, out, shared)
     Console().print(table.terminal(summaries, 1 + len(more), comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
@@ -235,7 +238,7 @@ def methods(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_method(console: Console, method: type[FedAvg]) -> None:
+def show_method(console: Console, method: type[Method]) -> None:
     """A method's own words, its cost, what to cite, and its hyper-parameters with their defaults."""
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
     words = inspect.getdoc(inspect.getmodule(method)) or ""
@@ -250,5 +253,5 @@ def show_method(console: Console, method: type[FedAvg]) -> None:
     console.print(f"Set them in [method] of a plan, or with --set method.{fields(method)[-1].name}=… and so on.")
 
 
-def cost(method: type[FedAvg]) -> str:
-    return " · ".join(f"{name} {value}" for name, value in method.cost.items())
+def cost(method: type[Method]) -> str:
+    return " · ".join(f"{name} {value}" for name, value in method.cost.in_words().items())

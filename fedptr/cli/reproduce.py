@@ -21,7 +21,7 @@ from fedptr.atomic_files import write_text
 from fedptr.compute.choose import cores
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import Board, look, work
-from fedptr.messages import notice
+from fedptr.messages import duration, notice
 from fedptr.report.find_runs import find
 from fedptr.report.page import page
 from fedptr.report.recipes import tables as reproduced
@@ -132,7 +132,7 @@ def shown(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterato
                 plan = board.plans[folder]
                 what = board.failed.get(folder)
                 what = what or f"{100 * as_asked(plan, *board.done[folder])[0]['accuracy']:.2f} %"
-                left = "" if board.left is None else f", {tables.duration(board.left)} left"
+                left = "" if board.left is None else f", {duration(board.left)} left"
                 counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
                 notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")
 

@@ -25,8 +25,9 @@ from torch.func import functional_call, jvp
 from fedptr.compute.torch_compile import Compiled, Function, compiling, pure
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.task import Adjoint, Batch, Beside, Classification, second_order
-from fedptr.models.networks import ConvNet, Shape
+from fedptr.core.task import Adjoint, Beside, Classification, second_order
+from fedptr.models.networks import ConvNet
+from fedptr.types import Batch, Shape
 
 Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's part in the mean
 T = TypeVar("T")

@@ -16,17 +16,18 @@ from fedptr.compute.blocks import Blocked, block_size, even, separable
 from fedptr.compute.convnet_cpp import BLOCKS, Winograd, suits
 from fedptr.compute.cpp_extension import UnavailableError
 from fedptr.compute.memory_estimate import auxiliary, footprint
-from fedptr.core.task import Batch, Classification
+from fedptr.compute.workload import Workload
+from fedptr.core.task import Classification
 from fedptr.messages import notice
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
-from fedptr.runs.plan import Plan
+from fedptr.types import Batch
 
 LONG = 3e13  # floating point operations, some ten minutes of one core: from here on torch.compile is worth its minute
 SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compile, once
 GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
 
 
-def fast(plan: Plan, task: Classification, images: int) -> Classification:
+def fast(plan: Workload, task: Classification, images: int) -> Classification:
     """The same task, faster, for a run over so many training images. Sets PyTorch's own threads."""
     malloc.keep()
     threads = plan.machine.threads or cores()
@@ -59,7 +60,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def work(plan: Plan, task: Classification, images: int) -> float:
+def work(plan: Workload, task: Classification, images: int) -> float:
     """Floating point operations of a whole run, about: local training, and matching where there is any."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -69,12 +70,12 @@ def work(plan: Plan, task: Classification, images: int) -> float:
     return float(counter.get_total_flops() * gradients(plan, task.classes, images))
 
 
-def gradients(plan: Plan, classes: int, images: int) -> float:
+def gradients(plan: Workload, classes: int, images: int) -> float:
     """The same in gradients of one image, which needs no model."""
     run, method = plan.run, plan.method
     each = run.participation * images * (plan.local.epochs * method.effort.step + method.effort.full)
     if isinstance(method, Trajectory):
-        owners = 1 if "D̃" in method.cost["server keeps"] else run.participation * plan.split.clients
+        owners = 1 if method.cost.auxiliary == "server" else run.participation * plan.split.clients
         every = run.rounds if method.mtt_every == "once" else method.mtt_every
         aux = auxiliary(method, classes)  # none when nothing is projected
         each += GRADIENTS * owners * method.H * method.R * aux / every

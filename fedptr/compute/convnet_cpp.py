@@ -18,8 +18,9 @@ from fedptr.compute.cpp_extension import UnavailableError, library
 from fedptr.compute.torch_compile import TOLERANCE
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.task import Adjoint, Batch, Beside, Classification
+from fedptr.core.task import Adjoint, Beside, Classification
 from fedptr.models.networks import ConvNet
+from fedptr.types import Batch
 
 Furnished = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
 

@@ -21,15 +21,16 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedptr.compute.available_memory import free
 from fedptr.compute.blocks import Blocked
+from fedptr.compute.workload import MachinePlan, Workload
+from fedptr.core.method import Method, Owner
 from fedptr.core.randomness import Key
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.errors import UserError
-from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.matching import room_for, stretch_length
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
-from fedptr.models.networks import Shape, build
-from fedptr.runs.plan import MachinePlan, Plan
+from fedptr.models.networks import build
+from fedptr.types import Batch, Shape
 
 CHUNK = 1000  # images at a time in `Samples.chunks`
 HEAP = 32e6  # glibc takes smaller blocks from a heap, which the ever-changing sizes leave full of holes
@@ -86,12 +87,12 @@ class Estimate:
         return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
 
 
-def check(plan: Plan, task: Classification, clients: Sequence[int], tests: int) -> None:
+def check(plan: Workload, task: Classification, clients: Sequence[int], tests: int) -> None:
     """Raises the sentence that says what does not fit, by how much, and what to change."""
     refuse(plan, footprint(task), task.classes, clients, tests, task.device)
 
 
-def check_size(plan: Plan, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+def check_size(plan: Workload, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
     """The same of a built-in model before it is made, as it may be too large for that. Activations do not count yet."""
     # On `meta` tensors have no numbers. A forward pass would tell all, but the first one there takes two seconds.
     with torch.device("meta"):
@@ -99,7 +100,7 @@ def check_size(plan: Plan, shape: Shape, classes: int, clients: Sequence[int], t
     refuse(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
 
 
-def refuse(plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+def refuse(plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
     there = free(device)
     if there is None or not plan.machine.memory_check:
         return
@@ -123,7 +124,7 @@ def shown(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def remedy(part: str, plan: Plan, foot: Footprint) -> str:
+def remedy(part: str, plan: Workload, foot: Footprint) -> str:
     """What makes this part of the memory smaller; with several threads, a block less at a time does."""
     threads = "machine.threads or " if foot.threads > 1 else ""
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
@@ -143,7 +144,7 @@ def remedy(part: str, plan: Plan, foot: Footprint) -> str:
 
 
 def estimate(
-    plan: Plan, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
+    plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
 ) -> Estimate:
     """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
@@ -180,33 +181,32 @@ def path_models(R: int) -> int:
     return math.ceil(R / stretch) + stretch
 
 
-def auxiliary(method: FedAvg, classes: int) -> int:
+def auxiliary(method: Method, classes: int) -> int:
     """How many auxiliary images their owner has."""
     if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
         return 0
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
-def states(plan: Plan, foot: Footprint, clients: int, aux: int, budget: float) -> float:
+def states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float) -> float:
     """What clients (up to the budget) and server keep, what a cohort is about to replace, and the cohort's replies."""
     cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
-    client, server = (kept(plan.method, foot, aux, f"{who} keeps") for who in ("client", "server"))
+    client, server = kept(plan.method, foot, aux, "client"), kept(plan.method, foot, aux, "server")
     generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
     resting = max(min(generations * client, budget), cohort * client)  # a cohort stays until it is saved
     target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
-    reply = foot.model * (float(plan.method.cost["up"]) + target)
+    reply = foot.model * (plan.method.cost.up + target)
     return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 
-def kept(method: FedAvg, foot: Footprint, aux: int, who: str) -> float:
-    """A method's own words on what it keeps, in bytes."""
-
-    def part(words: str) -> float:
-        if isinstance(method, Trajectory) and "D̃" in words:
-            return HOLES * ((method.m + 1) * foot.model + 2 * aux * foot.image) if aux else 0
-        return foot.model * (getattr(method, "m", 0) + 1 if words == "m+1" else float(words))
-
-    return sum(map(part, method.cost[who].split(" + ")))
+def kept(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
+    """What a client, or the server, keeps between rounds, in bytes."""
+    cost = method.cost
+    own = foot.model * (cost.client if who == "client" else cost.server)
+    trail = foot.model * (getattr(method, "m", 0) + 1) if cost.trail == who else 0
+    if cost.auxiliary != who:
+        return own + trail
+    return own + (HOLES * (trail + 2 * aux * foot.image) if aux else 0)
 
 
 def footprint(task: Classification) -> Footprint:

@@ -27,8 +27,8 @@ import torch
 
 from fedptr import atomic_files
 from fedptr.core.round_record import nbytes
-from fedptr.core.task import State
 from fedptr.errors import UserError
+from fedptr.types import State
 
 LEAF = 64  # clients whose slots are copied together when one of them changes
 PREFIX = "states-"  # of temporary folders

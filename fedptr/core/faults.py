@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Site
 from fedptr.settings import setting
 
 
@@ -17,7 +17,7 @@ class Faults:
     drop: float = setting(0.0, "probability that a selected client never replies", ge=0, le=1)
     straggle: float = setting(0.0, "probability that a client has time for only some of its local steps", ge=0, le=1)
 
-    def meet(self, sites: Mapping[int, Site]) -> tuple[dict[int, Site], dict[int, str]]:
+    def simulate(self, sites: Mapping[int, Site]) -> tuple[dict[int, Site], dict[int, str]]:
         """The clients that are there, with the part of their steps they have time for, and those that are not."""
         drawn = {i: self.draw(site.key) for i, site in sites.items()}
         there = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from fedptr.core.client_states import Shelf, States
-from fedptr.core.exchange import exchange, named, replies_of
 from fedptr.core.faults import Faults
 from fedptr.core.local_training import Local, local_sgd
+from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
-from fedptr.core.round_record import Clock, describe, split_log
+from fedptr.core.round_record import Clock, describe, nbytes, split_log
 from fedptr.core.samples import Samples
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State, Task
+from fedptr.core.task import Task
 from fedptr.errors import ClientError, ReplyError, UserError
-from fedptr.methods.fedavg import FedAvg
-from fedptr.privacy.differential import Privacy, epsilon
-from fedptr.privacy.differential import check as check_privacy
 from fedptr.settings import setting, verify
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,37 @@ class Visit(NamedTuple):
     seconds: float
 
 
-Visits = Callable[
-    [FedAvg, State, Mapping[int, State], Mapping[int, Site], bool], tuple[dict[int, Visit], dict[int, str]]
-]  # see `visit_all`
+Visited = tuple[dict[int, Visit], dict[int, str]]  # the visits that led to a reply, and why the others did not
+Visits = Callable[[Method, State, Mapping[int, State], Mapping[int, Site], bool], Visited]  # see `visit_in_process`
 
 
-Release = Callable[[list[Reply], Tensor, Site], list[Reply]]  # what the server may see of the replies to x
+class Protection(Protocol):
+    """Who takes part in a round, and what the server may see of the replies; see `fedptr.privacy`."""
+
+    def check(self, method: Method, rounds: Rounds) -> None: ...
+    def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]: ...
+    def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]: ...
+    def record(self, rounds: Rounds, done: int) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Open:
+    """No protection: the server sees every reply."""
+
+    def check(self, method: Method, rounds: Rounds) -> None: ...
+
+    def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
+        return draw_cohort(clients, rounds, key)
+
+    def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]:
+        return replies
+
+    def record(self, rounds: Rounds, done: int) -> dict[str, float]:
+        return {}
 
 
 def federate(
-    method: FedAvg,
+    method: Method,
     task: Task,
     clients: Sequence[Samples | int],
     test: Samples | None = None,
@@ -92,130 +110,65 @@ def federate(
     start: Run | None = None,
     shelf: Shelf | None = None,
     visits: Visits | None = None,
-    privacy: Privacy | None = None,
+    privacy: Protection | None = None,
 ) -> Iterator[Run]:
-    """Trains one model over the clients, yielding after every round. Stop with `break`; go on with `start=run`.
+    """Trains one model over the clients, yielding after every round. Stop with `break`; resume with `start=run`.
 
-    Clients' states are kept in memory, or on a shelf with a budget; a run that goes on keeps the shelf it has. `visits`
-    is another way than `visit_all` to let a cohort visit; of clients that are elsewhere the number of samples will do.
+    Clients' states are kept in memory, or on a shelf with a budget; a resumed run keeps the shelf it has. `visits`
+    is another way to let a cohort visit than `visit_in_process`; for clients that are elsewhere, `clients` may hold
+    their numbers of samples.
     """
-    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or Privacy()
+    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or Open()
     parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
     for settings, name in parts:
         verify(settings, name)
-    fit(method, rounds)
-    check_privacy(privacy, method, rounds)
+    check_participation(method, rounds)
+    privacy.check(method, rounds)
     counts = [data if isinstance(data, int) else len(data) for data in clients]
     sizes = {i: size for i, size in enumerate(counts) if size}
     if not sizes:
         raise UserError("no client has any data; check the split")
     known, total = sorted(sizes), sum(sizes.values())
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
-    run = start or begin(method, server, shelf)
+    channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
+    run = start or first_run(method, server, shelf)
     for t in range(run.round, rounds.rounds):
-        key = Key(rounds.seed).at("round", t)
-        site = replace(server, local=replace(local, lr=local.lr * local.decay**t), key=key.at("server"), round=t)
-        draw = privacy.cohort if privacy.clip else draw_cohort
-        cohort = draw(known, rounds, key)
-        sites = {i: client_site(site, rounds.seed, i, clients[i], sizes[i], total) for i in cohort}
+        site = site_of_round(server, local, rounds.seed, t)
+        cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", t))
+        sites = {i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], total) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
-        asked = (faults, rounds.on_failure == "drop", visits or visit_all)
-        release = partial(privacy.release, rounds.participation)
-        run = next_round(method, run, site, sites, test if due else None, *asked, release)
-        if privacy.clip:
-            spent = epsilon(rounds.participation, privacy.noise, t + 1, privacy.delta)
-            run = replace(run, record={**run.record, "epsilon": spent})
+        run = next_round(method, run, site, sites, channel, privacy, rounds, test if due else None)
         yield run
 
 
-def fit(method: FedAvg, rounds: Rounds) -> None:
-    """Whether the method can do with so many clients."""
+def check_participation(method: Method, rounds: Rounds) -> None:
     if method.everyone and rounds.participation < 1:
         raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
 
 
-def last(runs: Iterable[Run]) -> Run:
+def last_run(runs: Iterable[Run]) -> Run:
     """The end of a federation whose rounds nobody needs to see."""
     return collections.deque(runs, maxlen=1).pop()
 
 
-def client_site(site: Site, seed: int, i: int, data: Samples | int, size: int, total: int) -> Site:
-    """A client's place in the round of the server's `site`."""
-    key = Key(seed).at("round", site.round, "client", i)
-    here = None if isinstance(data, int) else data
-    return replace(site, key=key, data=here, size=size, share=site.clients * size / total)
-
-
-def next_round(
-    method: FedAvg,
-    run: Run,
-    site: Site,
-    sites: Mapping[int, Site],
-    test: Samples | None,
-    faults: Faults,
-    tolerant: bool,
-    visits_of: Visits,
-    release: Release,
-) -> Run:
-    """One round: the exchanges with the cohort, aggregation, evaluation."""
-    clock = Clock()
-
-    def send(msg: State, asked: Mapping[int, Site]) -> tuple[dict[int, Visit], dict[int, str]]:
-        there, gone = faults.meet(asked)
-        visits, dropped = visits_of(method, msg, run.clients, there, tolerant) if there else ({}, {})
-        return visits, dict(sorted((gone | dropped).items()))
-
-    met = exchange(method, run, site, sites, send)
-    clock.lap("visits")
-    replies = replies_of(met.visits, sites)
-    seen = release(replies, met.x, site)
-    with named(method, site.round, "server"):
-        server = aggregate(method, met.server, seen, site) if seen else met.server
-        if not bool(server["x"].isfinite().all()):
-            raise ReplyError("its model is not finite any more; a smaller method.server_lr or local.lr may help")
-    clock.lap("aggregation")
-    scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
-    clock.lap("evaluation")
-    record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
-    record |= {
-        "cohort": list(sites),
-        **({"dropped": met.dropped} if met.dropped else {}),
-        "bytes_down": met.down,
-    }
-    record |= describe(run.w, server["x"], met.log, replies, met.visits, clock)
-    record["bytes_up"] += met.up
-    clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
-    return Run(site.round + 1, server, clients, record)
-
-
-def visit_all(
-    method: FedAvg,
-    msg: State,
-    states: Mapping[int, State],
-    sites: Mapping[int, Site],
-    tolerant: bool,
-) -> tuple[dict[int, Visit], dict[int, str]]:
-    """The visits that led to a reply, and why the others did not. Who did not reply is as if it had not been asked."""
-    visits, dropped = {}, {}
-    for i, site in sites.items():
-        try:
-            with named(method, site.round, f"client {i}"):
-                result = visit(method, msg, states.get(i), site, i)
-                check_reply(result.reply, msg)
-        except ClientError as error:
-            if not tolerant:
-                raise
-            dropped[i] = str(error)
-            continue
-        visits[i] = result
-    return visits, dropped
-
-
-def begin(method: FedAvg, site: Site, shelf: Shelf | None = None) -> Run:
+def first_run(method: Method, site: Site, shelf: Shelf | None = None) -> Run:
     """Round 0: the server's state before anything was trained."""
     server = method.server_init(site.task.init(), site)
     buffers = site.task.initial_buffers()
     return Run(0, server if buffers is None else {**server, "buffers": buffers}, States(shelf=shelf))
+
+
+def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
+    """The server's place in round t."""
+    key = Key(seed).at("round", t, "server")
+    return replace(site, local=replace(local, lr=local.lr * local.decay**t), key=key, round=t)
+
+
+def site_of_client(site: Site, seed: int, i: int, data: Samples | int, size: int, total: int) -> Site:
+    """A client's place in the round of the server's `site`."""
+    key = Key(seed).at("round", site.round, "client", i)
+    here = None if isinstance(data, int) else data
+    return replace(site, key=key, data=here, size=size, share=site.clients * size / total)
 
 
 def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
@@ -230,7 +183,122 @@ def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
     return sorted(clients[i] for i in chosen.tolist())
 
 
-def visit(method: FedAvg, msg: State, client: State | None, site: Site, i: int) -> Visit:
+class Channel(NamedTuple):
+    """How messages reach a cohort, and what may go wrong on the way."""
+
+    method: Method
+    faults: Faults
+    tolerant: bool  # whether the round goes on without a client that fails
+    visits: Visits
+
+    def send(self, msg: State, states: Mapping[int, State], sites: Mapping[int, Site]) -> Visited:
+        there, gone = self.faults.simulate(sites)
+        visits, dropped = self.visits(self.method, msg, states, there, self.tolerant) if there else ({}, {})
+        return visits, dict(sorted((gone | dropped).items()))
+
+
+class Exchanged(NamedTuple):
+    """What came of a round's messages."""
+
+    server: State
+    x: Tensor  # the model the cohort was sent
+    log: State
+    visits: dict[int, Visit]
+    dropped: dict[int, str]
+    down: int  # bytes, of all messages
+    up: int = 0  # bytes, of answers; replies are counted with the visits
+
+
+def exchange(method: Method, run: Run, site: Site, sites: Mapping[int, Site], channel: Channel) -> Exchanged:
+    """The broadcast and the cohort's visits; before them, where the method has one, a question and its answers.
+
+    A question is a message like any other, so every engine that can let a cohort visit can ask it. Who does not answer
+    is not asked to train.
+    """
+    server, silent, down, up = run.server, dict[int, str](), 0, 0
+    with naming_failures(method, site.round, "server"), site.key.fixed("model"):
+        question = method.ask(server, site)
+    if question is not None:
+        heard, silent = channel.send(question, run.clients, sites)
+        answers = replies_of(heard, sites)
+        down, up = len(sites) * nbytes(question), sum(nbytes(answer.state) for answer in answers)
+        if not answers:
+            return Exchanged(server, run.w, {}, {}, silent, down)
+        server = method.learn(server, answers, site)
+        sites = {i: sites[i] for i in sorted(heard)}
+    with naming_failures(method, site.round, "server"), site.key.fixed("model"):
+        msg, server = method.broadcast(server, site)
+    msg, log = split_log(msg)
+    if "buffers" in run.server:
+        msg["buffers"] = run.server["buffers"]
+    visits, dropped = channel.send(msg, run.clients, sites)
+    return Exchanged(server, msg["x"], log, visits, silent | dropped, down + len(sites) * nbytes(msg), up)
+
+
+def next_round(
+    method: Method,
+    run: Run,
+    site: Site,
+    sites: Mapping[int, Site],
+    channel: Channel,
+    privacy: Protection,
+    rounds: Rounds,
+    test: Samples | None,
+) -> Run:
+    """One round: the exchange with the cohort, aggregation, evaluation."""
+    clock = Clock()
+    met = exchange(method, run, site, sites, channel)
+    clock.lap("visits")
+    replies = replies_of(met.visits, sites)
+    seen = privacy.release(replies, met.x, rounds, site)
+    with naming_failures(method, site.round, "server"):
+        server = aggregate(method, met.server, seen, site) if seen else met.server
+        if not bool(server["x"].isfinite().all()):
+            raise ReplyError("its model is not finite any more; a smaller method.server_lr or local.lr may help")
+    clock.lap("aggregation")
+    scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
+    clock.lap("evaluation")
+    record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
+    record |= {
+        "cohort": list(sites),
+        **({"dropped": met.dropped} if met.dropped else {}),
+        "bytes_down": met.down,
+    }
+    record |= describe(run.w, server["x"], met.log, replies, met.visits, clock)
+    record["bytes_up"] += met.up
+    record |= privacy.record(rounds, site.round + 1)
+    clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
+    return Run(site.round + 1, server, clients, record)
+
+
+def aggregate(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:
+    """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
+    new = method.aggregate(server, replies, site)
+    if "buffers" in server and any("buffers" in reply.state for reply in replies):
+        new = {**new, "buffers": method.mean(replies, "buffers")}
+    return new
+
+
+def visit_in_process(
+    method: Method, msg: State, states: Mapping[int, State], sites: Mapping[int, Site], tolerant: bool
+) -> Visited:
+    """The cohort's visits, one after another in this process. Who did not reply is as if it had not been asked."""
+    visits, dropped = {}, {}
+    for i, site in sites.items():
+        try:
+            with naming_failures(method, site.round, f"client {i}"):
+                result = visit(method, msg, states.get(i), site, i)
+                check_reply(result.reply, msg)
+        except ClientError as error:
+            if not tolerant:
+                raise
+            dropped[i] = str(error)
+            continue
+        visits[i] = result
+    return visits, dropped
+
+
+def visit(method: Method, msg: State, client: State | None, site: Site, i: int) -> Visit:
     """A client's whole round; pure. In-process, on a cluster or over a network it is this that runs."""
     site = replace(site, local=method.settings(site.local))
     if client is None:  # its first visit; the key does not depend on when that is
@@ -267,9 +335,18 @@ def check_reply(reply: State, msg: State) -> None:
             raise ReplyError(f"its {name!r} is not finite; a smaller local.lr or a local.clip may help")
 
 
-def aggregate(method: FedAvg, server: State, replies: Sequence[Reply], site: Site) -> State:
-    """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
-    new = method.aggregate(server, replies, site)
-    if "buffers" in server and any("buffers" in reply.state for reply in replies):
-        new = {**new, "buffers": method.mean(replies, "buffers")}
-    return new
+def replies_of(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:
+    """What methods may know of the visits, in client order."""
+    return [Reply(i, sites[i].size, visits[i].reply, int(visits[i].log.get("steps", 0))) for i in sorted(visits)]
+
+
+@contextlib.contextmanager
+def naming_failures(method: Method, t: int, who: str) -> Iterator[None]:
+    """A failure inside says which method, round and client (or the server) it was."""
+    try:
+        yield
+    except UserError:  # a setting that does not fit is no client's fault
+        raise
+    except Exception as error:
+        words = str(error) if isinstance(error, ReplyError) else f"{type(error).__name__}: {error}"
+        raise ClientError(f"{method.name}, round {t + 1}, {who}: {words}") from error

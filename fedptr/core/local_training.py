@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedptr.core.task import Batch, State, norm, over
+from fedptr.core.task import norm, over
 from fedptr.settings import setting
+from fedptr.types import Batch, State
 
 if TYPE_CHECKING:
-    from fedptr.core.site import Site
-    from fedptr.methods.fedavg import FedAvg
+    from fedptr.core.method import Method, Site
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
     gamma: float | None
 
 
-def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: State) -> Trained:
+def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: State) -> Trained:
     """Minimises h = the client's loss plus what the method pulls with, by SGD from where the method starts."""
     local, data = site.local, method.data(msg, client, site)
     w = method.start(msg, client).clone()
@@ -81,7 +81,7 @@ def local_sgd(method: FedAvg, msg: State, client: State, site: Site, buffers: St
     return Trained(w, len(losses), float(torch.stack(losses).mean()), achieved)
 
 
-def objective_norm(method: FedAvg, w: Tensor, msg: State, client: State, site: Site) -> float:
+def objective_norm(method: Method, w: Tensor, msg: State, client: State, site: Site) -> float:
     """‖∇h(w)‖ on the client's whole set, without augmentation."""
     data = method.data(msg, client, site)
     return norm(over(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site)))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply
-from fedptr.core.task import State
+from fedptr.types import Reply, State
 
 if TYPE_CHECKING:
     from fedptr.core.federation import Visit

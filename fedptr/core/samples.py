@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedptr.data.dataset import Dataset
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -71,15 +69,3 @@ class Samples:
         """This set followed by samples that are already normalised."""
         assert self.extra is None
         return replace(self, extra=(x.detach(), y))
-
-
-def of(dataset: Dataset, device: str = "cpu") -> tuple[Samples, Samples]:
-    """The training and the test set of a dataset; nothing is copied."""
-    per_channel = (1, -1, 1, 1)
-    mean = torch.tensor(dataset.mean, dtype=torch.float32).reshape(per_channel)
-    std = torch.tensor(dataset.std, dtype=torch.float32).reshape(per_channel)
-
-    def samples(x: np.ndarray, y: np.ndarray) -> Samples:
-        return Samples(torch.from_numpy(x), torch.from_numpy(y), mean=mean, std=std, device=device)
-
-    return samples(dataset.train_x, dataset.train_y), samples(dataset.test_x, dataset.test_y)

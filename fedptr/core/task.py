@@ -19,25 +19,7 @@ from torch.func import functional_call
 
 from fedptr.core.samples import Samples
 from fedptr.errors import UserError
-from fedptr.models.networks import Shape
-
-State = dict[str, Tensor]
-
-
-class Layer(NamedTuple):
-    """One parameter tensor inside the flat vector."""
-
-    name: str
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-
-
-class Batch(NamedTuple):
-    x: Tensor
-    y: Tensor
-    buffers: State | None = None  # updated in place by the model; None = fresh ones that are thrown away
-    room: Tensor | None = None  # where `grad` leaves what `adjoint` at the same w then need not do again
+from fedptr.types import Batch, Layer, Shape, State
 
 
 class Adjoint(NamedTuple):

@@ -12,6 +12,13 @@ from fedptr.data import readers
 from fedptr.data.dataset import PARTS, Dataset, sha256
 from fedptr.errors import UserError
 
+SIZES = {  # classes, and images of each, without opening the files
+    "fashion-mnist": (10, 6000),
+    "cifar10": (10, 5000),
+    "cifar100": (100, 500),
+    "tiny-imagenet": (200, 500),
+}
+
 
 @dataclass(frozen=True)
 class Form:

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fedptr.core.federation import Visits, visit_all
+from fedptr.compute.workload import MachinePlan
+from fedptr.core.federation import Visits
 from fedptr.runs.experiment import Experiment
-from fedptr.runs.plan import MachinePlan, Plan
+from fedptr.runs.plan import Plan
+from fedptr.runs.runner import Engine
 
 if TYPE_CHECKING:
     from fedptr.engines.ray_pool import Pool
 
 
-def check(machine: MachinePlan) -> None:
+def check_engine(machine: MachinePlan) -> None:
     """Raises what the engine lacks, before anything is begun."""
     if machine.engine == "ray":
-        from fedptr.engines import ray_pool as pool
+        from fedptr.engines.ray_pool import check_ray
 
-        pool.check(machine.ray_address)
+        check_ray(machine.ray_address)
 
 
 @contextlib.contextmanager
-def started(machine: MachinePlan) -> Iterator[Pool | None]:
-    """What several runs can share: worker processes, where there are any."""
+def shared_engine(machine: MachinePlan) -> Iterator[Engine]:
+    """The engine of several runs, which share its worker processes where there are any."""
     if machine.engine == "ray":
         from fedptr.engines.ray_pool import Pool
 
         with Pool(machine) as pool:
-            yield pool
+            yield partial(engine, pool=pool)
     else:
-        yield None
+        yield engine
 
 
 @contextlib.contextmanager
-def visits(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[Visits]:
-    """How the cohorts of a run visit."""
+def engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[Visits | None]:
+    """How the cohorts of a run visit; None = in this process."""
     if plan.machine.engine == "ray":
         from fedptr.engines.ray import Workers
 
         with Workers(plan, experiment, pool) as workers:
             yield workers
     else:
-        yield visit_all
+        yield None

@@ -14,17 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedptr.core.exchange import named
-from fedptr.core.federation import Visit, check_reply
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.federation import Visit, check_reply, naming_failures
+from fedptr.core.method import Method, Site
 from fedptr.engines.ray_pool import Pool, sentence
 from fedptr.engines.ray_worker import Failed, Order, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import notice
-from fedptr.methods.fedavg import FedAvg
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
+from fedptr.types import State
 
 DEATHS = 3  # workers that may die over one client, or in a row while they start
 PATIENCE = 60  # seconds without any worker before that is said
@@ -41,7 +39,7 @@ class Lost(NamedTuple):
 class Round:
     """What has become of a cohort so far."""
 
-    method: FedAvg
+    method: Method
     msg: State
     sent: Any  # the message, in the object store
     states: Mapping[int, State]
@@ -60,7 +58,7 @@ class Round:
     def take(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
             try:
-                with named(self.method, self.sites[i].round, f"client {i}"):
+                with naming_failures(self.method, self.sites[i].round, f"client {i}"):
                     reply, client, log = (unpacked(part) for part in result[:3])
                     check_reply(reply, self.msg)
                     self.visits[i] = Visit(reply, client, log, result.seconds)
@@ -96,7 +94,7 @@ class Round:
 
 
 class Workers:
-    """The worker processes of one run; as a function, a way to let a cohort visit (see `visit_all`).
+    """The worker processes of one run; as a function, a way to let a cohort visit (see `visit_in_process`).
 
     They are of a pool that goes on to be used, or of one of their own.
     """
@@ -134,7 +132,7 @@ class Workers:
 
     def __call__(
         self,
-        method: FedAvg,
+        method: Method,
         msg: State,
         states: Mapping[int, State],
         sites: Mapping[int, Site],

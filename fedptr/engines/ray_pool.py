@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedptr.compute.choose import cores
+from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray_worker import Worker
 from fedptr.errors import UserError
-from fedptr.runs.plan import MachinePlan
 
 # Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
 # graphics cards, which visits do not use, nothing is to be said. The user's environment goes before it.
@@ -59,7 +59,7 @@ class Pool:
         return self.workers.pop() if self.workers else self.new.remote()
 
 
-def check(address: str) -> None:
+def check_ray(address: str) -> None:
     """That Ray is installed, and that something listens where its cluster is said to be."""
     if importlib.util.find_spec("ray") is None:
         raise UserError('machine.engine = "ray" needs Ray; install it with: pip install "fedptr[ray]"')
@@ -87,7 +87,7 @@ def speaks_http2(peer: socket.socket) -> bool:
 @contextlib.contextmanager
 def connected(machine: MachinePlan) -> Iterator[Any]:
     """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
-    check(machine.ray_address)
+    check_ray(machine.ray_address)
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
     with signals_kept():

@@ -14,15 +14,14 @@ import safetensors.torch
 import torch
 
 import fedptr
-from fedptr.core.exchange import named
-from fedptr.core.federation import visit
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.federation import naming_failures, visit
+from fedptr.core.method import Site
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import Experiment, prepare
+from fedptr.types import State
 
 ELSEWHERE = ("task", "data")  # of a site: what the worker has itself
 
@@ -78,7 +77,7 @@ class Worker:
         method, e = self.plan.method, self.experiment
         site = Site(task=e.task, data=e.clients[i], **place)
         try:
-            with named(method, site.round, f"client {i}"):
+            with naming_failures(method, site.round, f"client {i}"):
                 state = None if client is None else unpacked(client)
                 result = visit(method, unpacked(msg), state, site, i)
                 return Trained(packed(result.reply), packed(result.client), packed(result.log), result.seconds)

@@ -1,17 +1,16 @@
-"""A run of a queue as a process of its own: `python -m fedptr.jobs.run_job PARENT FOLDER ROUNDS`.
+"""A run of a queue as a process of its own: `python -m fedptr.jobs.run_job PARENT resume FOLDER --rounds N`.
 
-It ends when the process of the queue does, however that happens: if it lived on, it would hold the folder that the
-queue, started again, goes on with. Killed so, a run loses what came after its last checkpoint.
+It is the command line, in a process that ends when the queue's does, however that happens: if it lived on, it would
+hold the folder that the queue, started again, resumes. A run killed like this loses what came after its checkpoint.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
-
-from fedptr.cli.main import main
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -27,4 +26,5 @@ def end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
-    sys.exit(main(["resume", sys.argv[2], "--rounds", sys.argv[3]]))
+    sys.argv = ["fedptr", *sys.argv[2:]]
+    runpy.run_module("fedptr", run_name="__main__")

@@ -21,16 +21,16 @@ from pathlib import Path
 
 from fedptr.atomic_files import DamagedError, write_text
 from fedptr.compute.choose import gradients
+from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import notice
-from fedptr.reproduce.recipe import lineage
-from fedptr.reproduce.split_recipe import SIZES
 from fedptr.runs.extend import can_go_on, rounds_of, with_rounds
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import lines_of, load_plan, resume
+from fedptr.runs.runner import Engine, in_process, lines_of, load_plan, resume
+from fedptr.runs.same_run import lineage
 from fedptr.runs.summary import finished, once_finished
 
 LOOK = 0.5  # seconds between two looks at the jobs
@@ -82,7 +82,13 @@ def units(plan: Plan) -> float:
     return gradients(plan, classes, plan.data.subset or classes * each)
 
 
-def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None], keep: bool = True) -> Board:
+def work(
+    plans: Mapping[Path, Plan],
+    jobs: int,
+    show: Callable[[Board], None],
+    keep: bool = True,
+    engine: Engine = in_process,
+) -> Board:
     """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
     board = Board(dict(plans), keep=keep)
     waiting = collections.deque(folder for folder, plan in plans.items() if not known(board, folder, plan))
@@ -92,7 +98,7 @@ def work(plans: Mapping[Path, Plan], jobs: int, show: Callable[[Board], None], k
         try:
             if jobs == 1:
                 while waiting and not stop.number:
-                    alone(board, waiting.popleft(), show)
+                    alone(board, waiting.popleft(), show, engine)
             else:
                 beside(board, waiting, jobs, show, lambda: stop.number)
         except StoppedError as stopped:  # a run in this process heard the signal first
@@ -178,7 +184,7 @@ def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> N
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
+def alone(board: Board, folder: Path, show: Callable[[Board], None], engine: Engine) -> None:
     def count(record: Record) -> None:
         board.running[folder] = record["round"]
         show(board)
@@ -187,7 +193,7 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None]) -> None:
     try:
         begin(board, folder)
         rounds = board.plans[folder].run.rounds
-        finish(board, folder, resume(load_plan(folder), folder, count, rounds=rounds))  # as it was begun
+        finish(board, folder, resume(load_plan(folder), folder, count, engine, rounds))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -244,7 +250,16 @@ def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
 def start(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
     with open(folder / LOG, "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedptr.jobs.run_job", str(os.getpid()), str(folder), str(rounds)],
+            [
+                sys.executable,
+                "-m",
+                "fedptr.jobs.run_job",
+                str(os.getpid()),
+                "resume",
+                str(folder),
+                "--rounds",
+                str(rounds),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -13,8 +13,8 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
+from fedptr.core.method import Method
 from fedptr.errors import UserError
-from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import build, unknown
 
 if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `methods.FedPTR(…)`
@@ -46,13 +46,18 @@ PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s
 
 
 @functools.cache
-def all_methods() -> dict[str, type[FedAvg]]:
+def all_methods() -> dict[str, type[Method]]:
     """Method classes by name, the paper's first."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, FedAvg) and value.__module__ == module.__name__:
+            if (
+                isinstance(value, type)
+                and issubclass(value, Method)
+                and "name" in vars(value)
+                and value.__module__ == module.__name__
+            ):
                 found[value.name] = value
     return {name: found[name] for name in [*PAPER, *sorted(set(found) - set(PAPER))]}
 
@@ -69,7 +74,7 @@ def missing(what: str, name: str) -> UserError:
 
 
 @functools.cache
-def get(name: str) -> type[FedAvg]:
+def get(name: str) -> type[Method]:
     """A method by its name; `NAME+ptr` is NAME with FedPTR beside it."""
     if not known(name):
         raise missing(name, name)
@@ -81,7 +86,7 @@ def get(name: str) -> type[FedAvg]:
     return with_ptr(method)
 
 
-def make(name: str, **settings: Any) -> FedAvg:
+def make(name: str, **settings: Any) -> Method:
     """A method with checked hyper-parameters; what is not given has its default."""
     return build(get(name), settings, "method")
 

@@ -24,10 +24,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Adaptive(FedAvg):
     tau: float = setting(0.001, "guard τ: parameters that hardly move make steps of η Δ/τ at most", gt=0)
     v_start: float | Literal["tau"] = setting("tau", 'first v; "tau" = τ²', ge=0, le=1e30)
 
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "2"}
+    cost: ClassVar[Cost] = Cost(server=2)
 
     def server_init(self, x: Tensor, site: Site) -> State:
         v = self.tau**2 if self.v_start == "tau" else self.v_start

@@ -22,10 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FedAGM(FedAvg):
     name: ClassVar[str] = "fedagm"
     idea: ClassVar[str] = "clients start ahead on the server's momentum and stay near there: β(w − x')"
     cite: ClassVar[str] = "Kim et al., 2022, arXiv:2201.03172 (FedACG, CVPR 2024)"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(server=1)
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "v": torch.zeros_like(x)}

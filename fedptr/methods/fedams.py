@@ -17,10 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedadam import FedAdam
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FedAMS(FedAdam):
     name: ClassVar[str] = "fedams"
     idea: ClassVar[str] = "FedAdam over the largest v so far, so that steps do not grow again"
     cite: ClassVar[str] = "Wang et al., ICML 2022, arXiv:2205.02719"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "3"}
+    cost: ClassVar[Cost] = Cost(server=3)
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {**super().server_init(x, site), "top": torch.zeros_like(x)}

@@ -21,10 +21,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FedAvgM(FedAvg):
     name: ClassVar[str] = "fedavgm"
     idea: ClassVar[str] = "momentum on the server, over the rounds"
     cite: ClassVar[str] = "Hsu et al., 2019, arXiv:1909.06335"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "0", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(server=1)
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "v": torch.zeros_like(x)}

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import Batch, State
-from fedptr.methods.fedavg import FedAvg, drift
+from fedptr.core.method import Cost, Site, drift
+from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.scaffold import counted_steps
 from fedptr.settings import setting
+from fedptr.types import Batch, Reply, State
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FedCM(FedAvg):
     name: ClassVar[str] = "fedcm"
     idea: ClassVar[str] = "mixes every local gradient with the last round's mean direction: α g + (1−α) Δ̄"
     cite: ClassVar[str] = "Xu et al., 2021, arXiv:2106.10874"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(down=2, server=1)
     measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
-from fedptr.methods.fedavg import FedAvg, drift, spread
+from fedptr.core.method import Cost, Site, drift, spread
+from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.scaffold import counted_steps
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FedDC(FedAvg):
     name: ClassVar[str] = "feddc"
     idea: ClassVar[str] = "learns and cancels the local drift: α(w − x + h_i) + c − c_i"
     cite: ClassVar[str] = "Gao et al., CVPR 2022, arXiv:2203.11751"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "2", "server keeps": "2"}
+    cost: ClassVar[Cost] = Cost(down=2, up=2, client=2, server=2)
     measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:

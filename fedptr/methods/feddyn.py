@@ -20,10 +20,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
-from fedptr.methods.fedavg import FedAvg, drift, spread
+from fedptr.core.method import Cost, Site, drift, spread
+from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedDyn(FedAvg):
     name: ClassVar[str] = "feddyn"
     idea: ClassVar[str] = "a dynamic penalty aligns local and global optima: α(w − x + r_i)"
     cite: ClassVar[str] = "Acar et al., ICLR 2021, arXiv:2111.04263"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "1", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(client=1, server=1)
     measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -27,11 +27,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedptr.core.method import Cost, Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FedPD(FedAvg):
     name: ClassVar[str] = "fedpd"
     idea: ClassVar[str] = "primal-dual steps that may skip communication: λ_i + (w − x_i)/η"
     cite: ClassVar[str] = "Zhang et al., IEEE TSP 2021, arXiv:2005.11418"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "2", "server keeps": "0"}
+    cost: ClassVar[Cost] = Cost(client=2)
     everyone: ClassVar[bool] = True
 
     def client_init(self, x: Tensor, site: Site) -> State:

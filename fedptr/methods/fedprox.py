@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.projection import Projected
+from fedptr.types import State
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class FedPTR(Projected, FedAvg):
     name: ClassVar[str] = "fedptr"
     idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: from w̃, λ_j(w_j − w̃_j)"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "m+1, D̃", "server keeps": "0"}
+    cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
     def client_init(self, x: Tensor, site: Site) -> State:
         return self.memory(x, site) if self.active else {}

@@ -15,11 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.pull import Pull
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FedPTRLinear(Pull, FedAvg):
     name: ClassVar[str] = "fedptr-linear"
     idea: ClassVar[str] = "FedPTR from a plain extrapolation of the trajectory; no auxiliary data"
     cite: ClassVar[str] = "a control of this library; the pull is of Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "m+1"}
+    cost: ClassVar[Cost] = Cost(down=2, trail="server")
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, **({"trail": x.new_zeros(0, len(x)), "seen": torch.tensor(0)} if self.lam else {})}

@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Cost, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.projection import Projected
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedPTRS(Projected, FedAvg):
     name: ClassVar[str] = "fedptr-s"
     idea: ClassVar[str] = "FedPTR on the server: one auxiliary dataset, one projected model for all clients"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "1", "client keeps": "0", "server keeps": "m+1, D̃"}
+    cost: ClassVar[Cost] = Cost(down=2, trail="server", auxiliary="server")
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, **(self.memory(x, site) if self.active else {})}

@@ -19,10 +19,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import Batch, State
-from fedptr.methods.fedavg import Effort, FedAvg
+from fedptr.core.method import Effort, Site
+from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Batch, State
 
 
 @dataclass(frozen=True)

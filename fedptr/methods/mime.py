@@ -26,17 +26,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import Batch, State, full_gradient
-from fedptr.methods.fedavg import Effort
+from fedptr.core.method import Cost, Effort, Site
+from fedptr.core.task import full_gradient
 from fedptr.methods.mimelite import MimeLite
+from fedptr.types import Batch, Reply, State
 
 
 @dataclass(frozen=True)
 class Mime(MimeLite):
     name: ClassVar[str] = "mime"
     idea: ClassVar[str] = "MimeLite with gradients corrected towards everyone's: ∇L(w) − ∇L(x) + c"
-    cost: ClassVar[dict[str, str]] = {"down": "4", "up": "2", "client keeps": "0", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(down=4, up=2, server=1)
 
     @property
     def effort(self) -> Effort:

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import Batch, State, full_gradient
-from fedptr.methods.fedavg import Effort, FedAvg
+from fedptr.core.method import Cost, Effort, Site
+from fedptr.core.task import full_gradient
+from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Batch, Reply, State
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class MimeLite(FedAvg):
     name: ClassVar[str] = "mimelite"
     idea: ClassVar[str] = "local steps with the server's momentum, frozen meanwhile: (1−β) g + β s"
     cite: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, arXiv:2008.03606"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "0", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(down=2, up=2, server=1)
 
     @property
     def effort(self) -> Effort:

@@ -26,10 +26,10 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import Batch, State
-from fedptr.methods.fedavg import Effort, FedAvg
+from fedptr.core.method import Cost, Effort, Site
+from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Batch, State
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Moon(FedAvg):
     name: ClassVar[str] = "moon"
     idea: ClassVar[str] = "contrasts local features with the global model's and the client's last model's"
     cite: ClassVar[str] = "Li et al., CVPR 2021, arXiv:2103.16257"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "1", "server keeps": "0"}
+    cost: ClassVar[Cost] = Cost(client=1)
 
     @property
     def effort(self) -> Effort:

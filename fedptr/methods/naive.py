@@ -14,12 +14,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedptr.core.method import Cost, Site
 from fedptr.core.samples import Samples
-from fedptr.core.site import Site
-from fedptr.core.task import State
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Naive(Trajectory, FedAvg):
     name: ClassVar[str] = "naive"
     idea: ClassVar[str] = "FedProx on local plus auxiliary data, the attempt FedPTR is contrasted with"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380, appendix"
-    cost: ClassVar[dict[str, str]] = {"down": "1", "up": "1", "client keeps": "m+1, D̃", "server keeps": "0"}
+    cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
     def client_init(self, x: Tensor, site: Site) -> State:
         return self.memory(x, site)

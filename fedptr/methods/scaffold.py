@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import State, full_gradient
-from fedptr.methods.fedavg import Effort, FedAvg, spread
+from fedptr.core.method import Cost, Effort, Site, spread
+from fedptr.core.task import full_gradient
+from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
+from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Scaffold(FedAvg):
     name: ClassVar[str] = "scaffold"
     idea: ClassVar[str] = "control variates cancel each client's drift: c − c_i"
     cite: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
-    cost: ClassVar[dict[str, str]] = {"down": "2", "up": "2", "client keeps": "1", "server keeps": "1"}
+    cost: ClassVar[Cost] = Cost(down=2, up=2, client=1, server=1)
 
     @property
     def effort(self) -> Effort:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedptr.core.randomness import Key
-from fedptr.core.task import Batch, Classification
+from fedptr.core.task import Classification
 from fedptr.errors import UserError
+from fedptr.types import Batch
 
 INSTEAD = "use plain operations that can be differentiated twice, or a method without matching such as fedavg"
 

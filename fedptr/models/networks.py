@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from fedptr.errors import UserError
 from fedptr.settings import setting, unknown
-
-Shape = tuple[int, int, int]  # channels, height, width
+from fedptr.types import Shape
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,18 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedptr.core.federation import Rounds, draw_cohort
+from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
-from fedptr.core.site import Reply, Site
 from fedptr.errors import UserError
-from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy import sum_only
 from fedptr.settings import setting
-
-if TYPE_CHECKING:
-    from fedptr.core.federation import Rounds
+from fedptr.types import Reply
 
 ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of Rényi's divergence: whole ones, which always converge
 
@@ -48,23 +46,32 @@ class Privacy:
     range: float = setting(8.0, "secure aggregation: no number of a step may be beyond this, or minus this", gt=0)
 
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
-        """A coin for each; it may be nobody."""
+        """A coin for each client; it may be nobody. Without differential privacy, as everywhere."""
+        if not self.clip:
+            return draw_cohort(clients, rounds, key)
         coins = uniform(len(clients), self.source(key), "sampling").tolist()
         return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
 
-    def release(self, q: float, replies: list[Reply], x: Tensor, site: Site) -> list[Reply]:
+    def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]:
         """All that the method's server sees of the replies to x: the noisy mean, as often as replies are expected.
 
         In a round in which everybody keeps silent nothing is released. It counts as if it were.
         """
         if not self.clip or (replies and not any(reply.state for reply in replies)):
             return replies
-        expected, total = q * site.clients, torch.zeros_like(x, dtype=torch.float64)
+        expected, total = rounds.participation * site.clients, torch.zeros_like(x, dtype=torch.float64)
         for reply in replies:
             total += clipped(reply.state["w"].double() - x, self.clip)
         total += self.noise * self.clip * normal(len(x), self.source(site.key)).to(x.device)
         w = (x + total / expected).to(x.dtype)
         return [Reply(-1, 1, {"w": w})] * max(1, round(expected))
+
+    def record(self, rounds: Rounds, done: int) -> dict[str, float]:
+        """What so many rounds have spent."""
+        return {"epsilon": epsilon(rounds.participation, self.noise, done, self.delta)} if self.clip else {}
+
+    def check(self, method: Method, rounds: Rounds) -> None:
+        check_privacy(self, method, rounds)
 
     def source(self, key: Key) -> Key | None:
         """Where this round's randomness comes from; None = the operating system."""
@@ -107,7 +114,7 @@ def epsilon(q: float, z: float, rounds: int, delta: float) -> float:
     return float(RdpAccountant(ORDERS).compose(event, rounds).get_epsilon(delta))
 
 
-def check(privacy: Privacy, method: FedAvg, rounds: Rounds) -> None:
+def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
     """Refuses what would not be private, or not work, with the reason."""
     if privacy.secure and not sum_only.only_sums(method):
         raise UserError(f"privacy.secure: {method.name} {more_than_sums(method)}")
@@ -131,7 +138,7 @@ def check(privacy: Privacy, method: FedAvg, rounds: Rounds) -> None:
         raise UserError("privacy.clip needs dp-accounting; install it with: pip install 'fedptr[privacy]'")
 
 
-def more_than_sums(method: FedAvg) -> str:
+def more_than_sums(method: Method) -> str:
     alone = "needs every client's own reply, and would be given their sum"
     if sum_only.only_sums(replace(method, weighting="uniform")):
         return f"{alone}; with method.weighting=uniform it would do"

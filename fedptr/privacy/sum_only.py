@@ -12,17 +12,17 @@ from dataclasses import replace
 import torch
 
 from fedptr.core.local_training import Local
+from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import split_log
 from fedptr.core.samples import Samples
-from fedptr.core.site import Reply, Site
-from fedptr.core.task import Classification, State
-from fedptr.methods.fedavg import FedAvg
+from fedptr.core.task import Classification
+from fedptr.types import Reply, State
 
 SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the made-up replies
 
 
-def entries(method: FedAvg, msg: State, site: Site) -> set[str]:
+def entries(method: Method, msg: State, site: Site) -> set[str]:
     """What a reply to this message consists of: the method is asked, with one imaginary sample."""
     here, client = imaginary(method, msg, site)
     answer = method.answer(msg, client, here)
@@ -32,13 +32,13 @@ def entries(method: FedAvg, msg: State, site: Site) -> set[str]:
     return set(reply) | ({"buffers"} if "buffers" in msg and reply else set())
 
 
-def trains(method: FedAvg, msg: State, site: Site) -> bool:
+def trains(method: Method, msg: State, site: Site) -> bool:
     """Whether a client trains when it gets this message, and does not only answer."""
     here, client = imaginary(method, msg, site)
     return method.answer(msg, client, here) is None
 
 
-def imaginary(method: FedAvg, msg: State, site: Site) -> tuple[Site, State]:
+def imaginary(method: Method, msg: State, site: Site) -> tuple[Site, State]:
     """A client with one sample, and its state."""
     x, task = msg["x"], site.task
     data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
@@ -46,13 +46,13 @@ def imaginary(method: FedAvg, msg: State, site: Site) -> tuple[Site, State]:
     return here, method.client_init(x, here)
 
 
-def asks(method: FedAvg) -> bool:
+def asks(method: Method) -> bool:
     """Whether it has a question before the broadcast."""
     site = small_site()
     return method.ask(method.server_init(site.task.init(), site), site) is not None
 
 
-def sends(method: FedAvg) -> set[str]:
+def sends(method: Method) -> set[str]:
     """What a client sends after training."""
     site = small_site()
     server = method.server_init(site.task.init(), site)
@@ -62,7 +62,7 @@ def sends(method: FedAvg) -> set[str]:
     return entries(method, method.broadcast(server, site)[0], site)
 
 
-def only_sums(method: FedAvg) -> bool:
+def only_sums(method: Method) -> bool:
     """Whether the mean of the replies, with the method's own weights, is all its server needs.
 
     >>> from fedptr.methods import get
@@ -84,7 +84,7 @@ def only_sums(method: FedAvg) -> bool:
     return alike(method.aggregate(server, replies, site), method.aggregate(server, copies(method, replies), site))
 
 
-def copies(method: FedAvg, replies: list[Reply]) -> list[Reply]:
+def copies(method: Method, replies: list[Reply]) -> list[Reply]:
     """The same replies, if the server were to see nothing but their mean."""
     mean = {name: method.mean(replies, name) for name in replies[0].state}
     return [reply._replace(state=mean) for reply in replies]

@@ -14,10 +14,9 @@ from fedptr.audit.run_audit import audit
 from fedptr.audit.table import HEADINGS
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board
-from fedptr.messages import notice
+from fedptr.messages import duration, notice
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Recipe
-from fedptr.reproduce.tables import duration
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.rounds_file import Record
 

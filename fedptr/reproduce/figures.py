@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedptr.plots import DOTS, LONG, MIXED, SHORT, STYLES
+from fedptr.plots import COLOURS, DOTS, LONG, MIXED, SHORT, STYLES, save_figure
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Row
 from fedptr.reproduce.turned_table import wide
@@ -22,7 +22,6 @@ NAMES = {
 }
 BESIDE = 3  # panels
 LEGEND = 24  # lines that fit into a panel's height
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 DASHES = ("-", LONG, DOTS, MIXED, SHORT)  # when the colours have been through
 
 
@@ -52,7 +51,7 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
     if panels and many:
         legend(figure, panels[0][1].get_lines())
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
-    return saved(figure, path)
+    return save_figure(figure, path)
 
 
 def legend(figure: Any, lines: list[Any]) -> None:
@@ -103,14 +102,7 @@ def costs(outcome: Outcome, path: Path) -> list[Path]:
         axes.margins(x=0.2)
         axes.grid(alpha=0.3)
     figure.suptitle(f"{recipe.title} (scale {outcome.scale})")
-    return saved(figure, path)
-
-
-def saved(figure: Any, path: Path) -> list[Path]:
-    made = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for file in made:
-        figure.savefig(file, dpi=150)
-    return made
+    return save_figure(figure, path)
 
 
 def series(name: str, result: Result) -> list[tuple[str, Callable[[Record], float | None]]]:

@@ -15,27 +15,22 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
-import json
 import re
 import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
-from fedptr.runs.extend import with_rounds
 from fedptr.runs.plan import Plan, Tables, check
 from fedptr.runs.runner import load_plan
+from fedptr.runs.same_run import ASIDE, QUIET, fingerprint, lineage
 from fedptr.settings import unknown
 
 FOLDER = Path(__file__).parent / "recipes"
 COMMON = "common"
 SCALES = ("smoke", "cpu", "paper")
-ASIDE = ("machine", "output")  # sections and settings that do not make a run another experiment
-QUIET = ("run.seed", "run.checkpoint_every", "run.on_failure")
-ANY = 0  # number of rounds
 
 
 @dataclass(frozen=True)
@@ -242,30 +237,6 @@ def longest(wanted: Iterable[Cell]) -> dict[Path, Plan]:
         if cell.folder not in plans or cell.plan.run.rounds > plans[cell.folder].run.rounds:
             plans[cell.folder] = cell.plan
     return plans
-
-
-def lineage(plan: Plan) -> str:
-    """The fingerprint without the number of rounds: a shorter run is the beginning of a longer one.
-
-    Unless it ends with an evaluation that the longer one would not make.
-    """
-    return fingerprint(plan if plan.run.rounds % plan.run.eval_every else with_rounds(plan, ANY))
-
-
-def fingerprint(plan: Plan) -> str:
-    """Of what makes a run another experiment: all settings but the seed and the machine, where they are no defaults.
-
-    So a setting that a later version adds, with the old behaviour as its default, changes no fingerprint.
-    """
-    usual, method = Plan(), type(plan.method)()
-    told = {"method.name": plan.method.name}
-    for section, table in asdict(plan).items():
-        default = asdict(method if section == "method" else getattr(usual, section))
-        if section not in ASIDE:
-            told |= {f"{section}.{key}": value for key, value in table.items() if value != default[key]}
-    for name in QUIET:
-        told.pop(name, None)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:

@@ -11,17 +11,12 @@ from rich.table import Table
 
 from fedptr.atomic_files import write_text
 from fedptr.data.partition import partition
+from fedptr.data.sources import SIZES
 from fedptr.errors import UserError
 from fedptr.reproduce.recipe import Column, Recipe
 from fedptr.runs.plan import check
 
 NOBODY = Column("")
-SIZES = {  # classes, and images of each, without opening the files
-    "fashion-mnist": (10, 6000),
-    "cifar10": (10, 5000),
-    "cifar100": (100, 500),
-    "tiny-imagenet": (200, 500),
-}
 
 
 def splits(recipe: Recipe, out: Path) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedptr.jobs.run_queue import Board
+from fedptr.messages import duration
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Column, Row, common, reduced
 from fedptr.reproduce.turned_table import turned, wide
@@ -237,17 +238,3 @@ def status(result: Result, board: Board) -> list[str]:
     own = result.accuracy
     lines = [f"{own.mean:.1f}", *([f"±{own.half:.1f}"] if own.n > 1 else []), *result.few.split()]
     return [*lines, *([] if result.paper is None else [f"({result.paper:.1f})"])]
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(42), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedptr.atomic_files import flush, replacing
 from fedptr.core.federation import Run
-from fedptr.core.task import State
 from fedptr.data.dataset import Dataset
+from fedptr.types import State
 
 FOLDER = "auxiliary"
 ROWS, COLUMNS = 10, 10

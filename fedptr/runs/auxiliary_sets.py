@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fedptr import atomic_files
 from fedptr.core.federation import Run
-from fedptr.core.task import State
 from fedptr.errors import UserError
 from fedptr.runs.auxiliary_pictures import FOLDER, is_set
+from fedptr.types import State
 
 SERVER = "server"
 NAME = re.compile(r"round(\d{4,9})\.safetensors")

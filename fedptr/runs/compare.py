@@ -7,13 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tomli_w
 
 from fedptr import methods, plots
 from fedptr.atomic_files import DamagedError, write_text
-from fedptr.engines import choose as engines
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import notice
 from fedptr.runs import comparison_table, extend
@@ -22,12 +20,9 @@ from fedptr.runs.lock import StoppedError, locked
 from fedptr.runs.plan import Plan, Tables, check, check_sections, for_method, read
 from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record, jsonable
-from fedptr.runs.runner import execute, load_plan, resume
+from fedptr.runs.runner import Engine, execute, in_process, load_plan, resume
 from fedptr.runs.summary import finished
 from fedptr.settings import unknown
-
-if TYPE_CHECKING:
-    from fedptr.engines.ray_pool import Pool
 
 ORDER = "compare.toml"
 
@@ -49,7 +44,9 @@ def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Pl
     }
 
 
-def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list[Record]], list[str]]:
+def compare(
+    all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process
+) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
 
     Called again on the same folder, it goes on: what is finished is not run again. A run that fails (a method may
@@ -60,15 +57,14 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list
     with locked(out):
         seeds = len(next(iter(all_plans.values())))
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
-        with engines.started(ordered[0][1].machine) as pool:
-            for name, plan in ordered:
-                try:
-                    results[name].append(one(plan, out / name / f"seed{plan.run.seed}", pool))
-                except ClientError as error:
-                    failures.append(f"seed {plan.run.seed}, {error}")
-                    notice(f"{failures[-1]}; the comparison goes on without")
-                except StoppedError as stopped:  # it is the comparison that is to be resumed
-                    raise StoppedError(out, stopped.round, stopped.signal_number) from None
+        for name, plan in ordered:
+            try:
+                results[name].append(one(plan, out / name / f"seed{plan.run.seed}", engine))
+            except ClientError as error:
+                failures.append(f"seed {plan.run.seed}, {error}")
+                notice(f"{failures[-1]}; the comparison goes on without")
+            except StoppedError as stopped:  # it is the comparison that is to be resumed
+                raise StoppedError(out, stopped.round, stopped.signal_number) from None
         if not any(results.values()):
             raise ClientError(f"every run failed, the first with {failures[0]}")
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
@@ -80,7 +76,7 @@ def compare(all_plans: dict[str, list[Plan]], out: Path) -> tuple[dict[str, list
     return summaries, failures
 
 
-def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Record]]:
+def one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     begun = as_begun(plan, folder)
     with contextlib.suppress(DamagedError):
@@ -92,8 +88,8 @@ def one(plan: Plan, folder: Path, pool: Pool | None) -> tuple[Record, list[Recor
     folder.mkdir(parents=True, exist_ok=True)
     with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
         if begun is not None:
-            return resume(begun, folder, show, pool, plan.run.rounds)
-        return execute(plan, prepare(plan), folder, show, pool)
+            return resume(begun, folder, show, engine, plan.run.rounds)
+        return execute(plan, prepare(plan), folder, show, engine)
 
 
 def as_begun(plan: Plan, folder: Path) -> Plan | None:

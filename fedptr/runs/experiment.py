@@ -9,7 +9,6 @@ import torch
 
 from fedptr.compute import memory_estimate
 from fedptr.compute.choose import fast
-from fedptr.core import samples
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -17,11 +16,13 @@ from fedptr.data.dataset import Dataset, pooled, subset
 from fedptr.data.load import load
 from fedptr.data.partition import partition
 from fedptr.data.split import Split
+from fedptr.data.to_samples import to_samples
 from fedptr.errors import UserError
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.models.check_own_model import trial
-from fedptr.models.networks import Shape, build
+from fedptr.models.networks import build
 from fedptr.runs.plan import DataPlan, Plan
+from fedptr.types import Shape
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def prepare(plan: Plan, split: Split | None = None) -> Experiment:
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
     split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
-    train, test = samples.of(dataset, device)
+    train, test = to_samples(dataset, device)
     if not own(plan):
         memory_estimate.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
     task = make_task(plan, dataset, device)

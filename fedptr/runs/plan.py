@@ -26,16 +26,16 @@ from typing import Any, Literal
 import tomli_w
 
 from fedptr import methods
+from fedptr.compute.workload import MachinePlan
 from fedptr.core.faults import Faults
-from fedptr.core.federation import Rounds, fit
+from fedptr.core.federation import Rounds, check_participation
 from fedptr.core.local_training import Local
+from fedptr.core.method import Method
 from fedptr.data.partition import SplitPlan
 from fedptr.errors import UserError
-from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models.networks import ModelPlan
 from fedptr.privacy.differential import Privacy
-from fedptr.privacy.differential import check as check_privacy
 from fedptr.settings import build, setting, shown, unknown
 
 Tables = dict[str, Any]
@@ -52,20 +52,6 @@ class DataPlan:
     pool: Literal["train", "all"] = setting(
         "train", "what a split gives to clients: training images, or all = these followed by the test images"
     )
-
-
-@dataclass(frozen=True)
-class MachinePlan:
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one")
-    threads: int = setting(0, "CPU threads; 0 = every core this process may use", ge=0, le=1024)
-    compile: Literal["auto", "on", "off"] = setting("auto", "compile the model; auto = for long runs (minutes)")
-    client_memory: int | Literal["auto"] = setting(
-        "auto", "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free", ge=0
-    )
-    memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory")
-    engine: Literal["local", "ray"] = setting("local", "let clients visit in this process, or in workers of Ray")
-    ray_address: str = setting("", "a Ray cluster, as host:port or auto; empty = a Ray of its own on this machine")
-    workers: int = setting(0, "Ray: worker processes; 0 = as many as there are cores for", ge=0, le=100_000)
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class Plan:
     privacy: Privacy = field(default_factory=Privacy)
     machine: MachinePlan = field(default_factory=MachinePlan)
     output: OutputPlan = field(default_factory=OutputPlan)
-    method: FedAvg = field(default_factory=FedPTR)
+    method: Method = field(default_factory=FedPTR)
 
     def toml(self) -> str:
         """The complete plan; running it repeats the run."""
@@ -176,8 +162,8 @@ def check(tables: Mapping[str, Any]) -> Plan:
             cls: Any = SECTIONS[name].default_factory
             parts[name] = build(cls, tables.get(name, {}), name)
     plan = Plan(**parts, method=_method(tables))
-    fit(plan.method, plan.run)
-    check_privacy(plan.privacy, plan.method, plan.run)
+    check_participation(plan.method, plan.run)
+    plan.privacy.check(plan.method, plan.run)
     return plan
 
 
@@ -196,7 +182,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
         build(methods.get(name), table, f"methods.{name}")
 
 
-def _method(tables: Mapping[str, Any]) -> FedAvg:
+def _method(tables: Mapping[str, Any]) -> Method:
     chosen = dict(tables.get("method", {}))
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):

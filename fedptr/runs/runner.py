@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,10 +26,9 @@ from fedptr.atomic_files import DamagedError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import free
 from fedptr.core.client_states import PREFIX, Shelf
-from fedptr.core.federation import Run, federate
+from fedptr.core.federation import Run, Visits, federate
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
-from fedptr.engines import choose as engines
 from fedptr.errors import UserError
 from fedptr.messages import notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
@@ -43,24 +41,25 @@ from fedptr.runs.lock import StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import History, Record
 
-if TYPE_CHECKING:
-    from fedptr.engines.ray_pool import Pool
-
 Show = Callable[[Record], None]
+Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[Visits | None]]  # how a run's cohorts visit
+
+
+@contextlib.contextmanager
+def in_process(plan: Plan, experiment: Experiment) -> Iterator[None]:
+    """The engine that needs nothing: clients visit in this process."""
+    yield None
 
 
 def execute(
-    plan: Plan, experiment: Experiment, out: Path, show: Show, pool: Pool | None = None
+    plan: Plan, experiment: Experiment, out: Path, show: Show, engine: Engine = in_process
 ) -> tuple[Record, list[Record]]:
-    """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come.
-
-    `pool`: the engine's workers, where several runs share them.
-    """
+    """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come."""
     with locked(out):
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
         with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
-            return go(plan, experiment, out, show, shelf, None, History(out), pool)
+            return run_rounds(plan, experiment, out, show, shelf, None, History(out), engine)
 
 
 def load_plan(out: Path) -> Plan:
@@ -79,7 +78,7 @@ def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
 
 
 def resume(
-    plan: Plan, out: Path, show: Show, pool: Pool | None = None, rounds: int | None = None
+    plan: Plan, out: Path, show: Show, engine: Engine = in_process, rounds: int | None = None
 ) -> tuple[Record, list[Record]]:
     """Goes on after the newest sound checkpoint, as if the run had never been stopped.
 
@@ -101,7 +100,7 @@ def resume(
                 plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
-            return go(plan, experiment, out, show, shelf, start, history or History(out), pool)
+            return run_rounds(plan, experiment, out, show, shelf, start, history or History(out), engine)
 
 
 def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
@@ -111,7 +110,7 @@ def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
     return Shelf(memory_estimate.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
 
 
-def go(
+def run_rounds(
     plan: Plan,
     experiment: Experiment,
     out: Path,
@@ -119,7 +118,7 @@ def go(
     shelf: Shelf,
     start: Run | None,
     history: History,
-    pool: Pool | None,
+    engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
     store, same = Store(out / CHECKPOINTS, shelf), identity(plan, experiment)
@@ -131,7 +130,7 @@ def go(
     with (
         contextlib.closing(history),
         trackers.follow(out, history.records) as track,
-        engines.visits(plan, experiment, pool) as visits,
+        engine(plan, experiment) as visits,
         stoppable() as stop,
     ):
         asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)

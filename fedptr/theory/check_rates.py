@@ -1,7 +1,7 @@
 """The theory check: does ‖∇L‖² fall with the rounds T as FedPTR's theorem says, and do the theorem's conditions hold?
 
-The real methods run through the real engine, on the problems of problems.py; the theorem is in theorem.py. It is about a
-fixed λ, one projection step (K = 1), everyone taking part and a uniform mean, so FedPTR runs with these. FedAvg, and
+The real methods run through the real engine, on the problems of problems.py; the theorem is in theorem.py. It is about
+a fixed λ, one projection step (K = 1), everyone taking part and a uniform mean, so FedPTR runs with these. FedAvg, and
 FedPTR as it is usually set, run beside it. The theorem's w^0 is the first model that is projected: warm-up is not
 counted. β is fixed at 1/λ + η, the length of a round's step, so that ∇L̃_i mimics ∇L and not a multiple of it.
 """
@@ -22,13 +22,14 @@ from torch import Tensor
 from fedptr.compute.choose import cores
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local
-from fedptr.core.task import Batch
+from fedptr.core.method import Method
 from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.theory.problems import PROBLEMS, Smooth, sigmoid
 from fedptr.theory.theorem import Result, Trace, bound, conditions, smallest_lambda
+from fedptr.types import Batch
 
 METHODS = ("fedptr", "fedptr-s")  # which the theorem is about
 BOTH = ("fedavg", "fedptr")  # on every problem
@@ -111,7 +112,7 @@ def summary(seed: int, name: str, method: str, traces: list[Trace], clients: int
     return Result(name, method, seed, traces, lam, conditions(problem, lam, traces))
 
 
-def theorem_method(name: str, problem: Smooth, lam: float, T: int) -> FedAvg:
+def theorem_method(name: str, problem: Smooth, lam: float, T: int) -> Method:
     """FedPTR as the theorem has it."""
     eta = 1 / (lam * math.sqrt(T))
     settings: dict[str, Any] = {
@@ -130,7 +131,7 @@ def usual(problem: Smooth) -> FedPTR:
     )
 
 
-def watch(problem: Smooth, method: FedAvg, lam: float, rounds: Sequence[int], seed: int) -> Iterator[Trace]:
+def watch(problem: Smooth, method: Method, lam: float, rounds: Sequence[int], seed: int) -> Iterator[Trace]:
     """Runs max(rounds) rounds after warm-up, and yields what was seen until each of `rounds`."""
     local = Local(lr=1 / (lam + problem.L), momentum=0.0, batch=10**6, epochs=STEPS)
     how = Rounds(rounds=M + max(rounds), seed=seed)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedptr.core.federation import Rounds, federate, last
+from fedptr.core.federation import Rounds, federate, last_run
 from fedptr.core.local_training import Local
+from fedptr.core.method import Method
 from fedptr.core.samples import Samples
-from fedptr.core.task import Batch, Differentiable, Layer
-from fedptr.methods.fedavg import FedAvg
+from fedptr.core.task import Differentiable
+from fedptr.types import Batch, Layer
 
 
 class Quadratic(Differentiable):
@@ -91,10 +92,10 @@ def problem(seed: int, clients: int = 10, classes: int = 5, d: int = 8) -> Probl
 LOCAL = Local(lr=0.1, momentum=0.0, batch=100, epochs=5)  # five full-batch steps: enough for FedAvg to drift
 
 
-def error(method: FedAvg, at: Problem, participation: float, rounds: int, local: Local = LOCAL, seed: int = 0) -> float:
+def error(method: Method, at: Problem, participation: float, rounds: int, local: Local = LOCAL, seed: int = 0) -> float:
     """‖w − w*‖ / ‖w*‖ after so many rounds, against the optimum the method's averaging aims at."""
     weighted = any(getattr(method, name, False) for name in ("weighted", "weighted_controls"))
     best = at.optimum(weighted or (method.weighting == "samples"))
     how = Rounds(rounds=rounds, participation=participation, seed=seed)
-    run = last(federate(method, at.task, at.clients, rounds=how, local=local))
+    run = last_run(federate(method, at.task, at.clients, rounds=how, local=local))
     return float((run.w - best).norm() / best.norm())

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedptr.core.samples import Samples
-from fedptr.core.task import Batch, Differentiable, Layer, Task
+from fedptr.core.task import Differentiable, Task
 from fedptr.theory.oracle import Quadratic
+from fedptr.types import Batch, Layer
 
 BEND = 1 / (6 * math.sqrt(3))  # the largest |second derivative| of the logistic function
 

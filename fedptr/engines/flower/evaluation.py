@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedptr.core.task import State
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.tensors import pack
 from fedptr.engines.flower.visits import Remote, TooFewError
+from fedptr.types import State
 
 
 def evaluate(remote: Remote, server: State) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from torch import Tensor
 
 import fedptr
 from fedptr.compute.choose import fast
-from fedptr.core import samples
 from fedptr.core.federation import visit
+from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.site import Site
-from fedptr.core.task import Classification, State
+from fedptr.core.task import Classification
+from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.agreement import Agreement, Offer, fits, translated
 from fedptr.engines.flower.nodeplan import STATE, NodePlan, own_data
 from fedptr.engines.flower.parcel import Parcel
@@ -37,6 +37,7 @@ from fedptr.errors import ReplyError, UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import choose_device, make_task
 from fedptr.runs.plan import Plan
+from fedptr.types import State
 
 PROTOCOL = 1
 MOST = 10**9  # steps of a visit
@@ -111,7 +112,7 @@ class Node:
             device = choose_device(plan.machine.device)
             dataset = translated(self.dataset, agreed)
             task = fast(plan, make_task(plan, dataset, device), agreed.images)
-            train, test = samples.of(dataset, device)
+            train, test = to_samples(dataset, device)
             mine = train if self.rows is None else train.part(torch.tensor(self.rows))
             self.made = key, plan, task, mine, test
         return self.made[1:]

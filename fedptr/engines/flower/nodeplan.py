@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedptr.compute.workload import MachinePlan
 from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
-from fedptr.runs.plan import DataPlan, MachinePlan
+from fedptr.runs.plan import DataPlan
 from fedptr.settings import build, setting, unknown
 
 NAME = "node.toml"

@@ -23,12 +23,12 @@ from flwr.serverapp import Grid
 from fedptr import atomic_files
 from fedptr.atomic_files import Header, write_text
 from fedptr.compute.choose import fast
-from fedptr.core import samples
 from fedptr.core.federation import Run, federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
+from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower import deployplan
 from fedptr.engines.flower.agreement import Agreement, imaginary, translated
 from fedptr.engines.flower.courier import Courier
@@ -117,7 +117,7 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
             if every and (run.round % every == 0 or run.round == total):
                 store.save(run, {**kept, "torch": torch.__version__})
     dataset = imaginary(agreed) if own is None else translated(own, agreed)
-    summary = finish(server, Experiment(dataset, as_split(roster), task, [], samples.of(dataset)[1]), run, history)
+    summary = finish(server, Experiment(dataset, as_split(roster), task, [], to_samples(dataset)[1]), run, history)
     store.prune(1)
     gathering.tell("finished", run.record)
     return summary
@@ -138,7 +138,7 @@ def prepare(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classif
     device = choose_device(plan.machine.device)
     dataset = imaginary(agreed) if own is None else translated(own, agreed)
     task = fast(plan, make_task(plan, dataset, device), agreed.images)
-    return task, None if own is None else samples.of(dataset, device)[1]
+    return task, None if own is None else to_samples(dataset, device)[1]
 
 
 def counted(

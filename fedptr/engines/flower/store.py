@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedError
-from fedptr.core.task import State
 from fedptr.errors import ReplyError
+from fedptr.types import State
 
 Version = tuple[int, int]  # round, attempt
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from fedptr.core.task import State
 from fedptr.engines.flower.parcel import SIZES, Block
+from fedptr.types import State
 
 DTYPES = {name: getattr(torch, name) for name in SIZES}
 

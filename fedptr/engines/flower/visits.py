@@ -1,4 +1,4 @@
-"""A cohort's visits over the network: `fedptr.core.federation.visit_all` for clients that are elsewhere.
+"""A cohort's visits over the network: `fedptr.core.federation.visit_in_process` for clients that are elsewhere.
 
 What arrives is not trusted. A reply that is not of the model's shape and type, not finite, longer than the bound, or of
 another round or size than was asked for, is dropped, and the record says whose it was and why.
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from fedptr.core.federation import Visit, check_reply
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Method, Site
 from fedptr.engines.flower.agreement import Agreement
 from fedptr.engines.flower.courier import Courier
 from fedptr.engines.flower.deployplan import Rules
@@ -23,9 +22,9 @@ from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
-from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy.differential import Privacy
 from fedptr.privacy.sum_only import entries, trains
+from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
 
@@ -61,13 +60,13 @@ class Remote:
 
     def visits(
         self,
-        method: FedAvg,
+        method: Method,
         msg: State,
         states: Mapping[int, State],
         sites: Mapping[int, Site],
         tolerant: bool,
     ) -> tuple[dict[int, Visit], dict[int, str]]:
-        """Asks the cohort. See `visit_all`."""
+        """Asks the cohort. See `visit_in_process`."""
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
         online, busy, blocks = self.courier.online(), self.courier.busy(), pack(msg)
@@ -98,7 +97,7 @@ class Remote:
         return visits, dict(sorted(dropped.items()))
 
     def ask(
-        self, method: FedAvg, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+        self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """By client: what came, if it is as it must be, and why nothing usable did."""
         some = sites[min(sites)]
@@ -127,7 +126,7 @@ class Remote:
         return visits, failures
 
     def sum_up(
-        self, method: FedAvg, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+        self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
         from fedptr.engines.flower.secure import UnmaskableError, collect, resolution

@@ -28,19 +28,18 @@ from typing import Any
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Method, Site
 from fedptr.errors import UserError
 from fedptr.methods import PTR, get
-from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.pull import Pull
 from fedptr.methods.ptr.trajectory import MEMORY, Trajectory
 from fedptr.settings import setting
+from fedptr.types import State
 
 
-def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
+def with_ptr(base: type[Method]) -> type[Method]:
     """The class of `NAME+ptr`."""
     if issubclass(base, (Pull, Trajectory)):
         raise UserError(f"{base.name}{PTR}: {base.name} has a part of FedPTR already; combine ptr with another method")
@@ -52,11 +51,7 @@ def with_ptr(base: type[FedAvg]) -> type[FedAvg]:
         name = f"{base.name}{PTR}"
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR beside"
         cite = f"{base.cite}; {FedPTR.cite}"
-        cost = {  # noqa: RUF012
-            **base.cost,
-            "up": str(int(base.cost["up"]) + base.measures_drift),
-            "client keeps": f"{base.cost['client keeps']} + {FedPTR.cost['client keeps']}",
-        }
+        cost = base.cost._replace(up=base.cost.up + base.measures_drift, trail="client", auxiliary="client")
 
         @functools.cached_property
         def ptr(self) -> FedPTR:
@@ -105,10 +100,10 @@ def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
     return here, typing.get_type_hints(cls)[name], setting(f.default, doc, **f.metadata["bounds"])
 
 
-def called(method: type[FedAvg], name: str) -> str:
+def called(method: type[Method], name: str) -> str:
     """What a setting of FedPTR's is called in a method that has it."""
     return f"ptr_{name}" if any(f.name == f"ptr_{name}" for f in fields(method)) else name
 
 
-def again(name: str, settings: dict[str, Any]) -> FedAvg:
+def again(name: str, settings: dict[str, Any]) -> Method:
     return get(name)(**settings)

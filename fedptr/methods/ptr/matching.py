@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from fedptr.core.randomness import Key
-from fedptr.core.task import Batch, Task
+from fedptr.core.task import Task
 from fedptr.methods.ptr.dsa import Augmentation, draw, identity
+from fedptr.types import Batch
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
 KEPT = 16  # student steps whose models are all kept

@@ -19,12 +19,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Site
 from fedptr.methods.ptr.matching import project
 from fedptr.methods.ptr.pull import Pull
 from fedptr.methods.ptr.trajectory import Trajectory, logged
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State, Task
+from fedptr.core.method import Site
+from fedptr.core.task import Task
 from fedptr.settings import setting
+from fedptr.types import State
 
 
 @dataclass(frozen=True)

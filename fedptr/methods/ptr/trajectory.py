@@ -31,11 +31,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.site import Site
-from fedptr.core.task import State
+from fedptr.core.method import Site
 from fedptr.errors import UserError
 from fedptr.methods.ptr.matching import Auxiliary, Matching, at_rest, match
 from fedptr.settings import setting
+from fedptr.types import State
 
 MEMORY = (*Auxiliary._fields, "trail", "seen", "matched", "loss")  # what an owner keeps
 MTT_LR_IMG = 1000.0  # of the MTT paper's code

@@ -1,0 +1,169 @@
+"""The hooks of a method, with FedAvg's answers as their defaults, and the site at which they run.
+
+    x       global model w^t                     w    local model
+    msg     what the server sends to a client    client, server   what each keeps between rounds
+
+A method is a frozen dataclass: its fields are the hyper-parameters, its functions are pure. A function reads and writes
+nothing but its arguments. Entries named `log/…` in a message or a reply are diagnostics: recorded, never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedptr.core.randomness import Key
+from fedptr.core.samples import Samples
+from fedptr.core.task import Task
+from fedptr.settings import setting
+from fedptr.types import Batch, Reply, State
+
+if TYPE_CHECKING:
+    from fedptr.core.local_training import Local
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client in round t, or the server (which has no data): all that a hook may know beside its arguments."""
+
+    task: Task
+    local: Local  # its `lr` is this round's, after decay
+    key: Key
+    round: int  # t, counted from 0
+    clients: int  # N, the clients that have data
+    data: Samples | None = None
+    size: int = 0  # m_i, also where the data is elsewhere
+    part: float = 1.0  # of its local steps a straggler has time for
+    share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
+
+    @property
+    def samples(self) -> Samples:
+        assert self.data is not None, "there is no data at this site"
+        return self.data
+
+
+class Effort(NamedTuple):
+    """What a visit computes, for those who estimate work and memory."""
+
+    step: float = 1  # gradients per local step
+    full: int = 0  # gradients over the client's whole set
+
+
+Owner = Literal["", "client", "server"]
+
+
+class Cost(NamedTuple):
+    """What is sent per client and round, and what is kept between rounds, in model sizes."""
+
+    down: int = 1
+    up: int = 1
+    client: int = 0  # kept by every client
+    server: int = 0  # kept by the server beside the global model
+    trail: Owner = ""  # who keeps the last m+1 global models besides
+    auxiliary: Owner = ""  # who keeps an auxiliary dataset D̃ besides
+
+    def kept_by(self, owner: Owner) -> str:
+        """In words: `m+1, D̃`, or `1 + m+1, D̃`."""
+        own = self.client if owner == "client" else self.server
+        learned = ", ".join(["m+1"] * (self.trail == owner) + ["D̃"] * (self.auxiliary == owner))
+        return " + ".join([*([str(own)] if own or not learned else []), *([learned] if learned else [])])
+
+    def in_words(self) -> dict[str, str]:
+        return {
+            "down": str(self.down),
+            "up": str(self.up),
+            "client keeps": self.kept_by("client"),
+            "server keeps": self.kept_by("server"),
+        }
+
+
+@dataclass(frozen=True)
+class Method:
+    weighting: Literal["samples", "uniform"] = setting("samples", "how the clients' models are averaged")
+
+    name: ClassVar[str]
+    idea: ClassVar[str]  # in one line
+    cite: ClassVar[str]
+    cost: ClassVar[Cost] = Cost()
+    everyone: ClassVar[bool] = False  # whether all clients must take part in every round
+    measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
+
+    @property
+    def effort(self) -> Effort:
+        return Effort()
+
+    def server_init(self, x: Tensor, site: Site) -> State:
+        return {"x": x}
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return {}
+
+    def settings(self, local: Local) -> Local:
+        """The plan's local settings, as this method wants them."""
+        return local
+
+    def ask(self, server: State, site: Site) -> State | None:
+        """A message to the cohort that is answered before the broadcast; None = nothing is asked."""
+        return None
+
+    def answer(self, msg: State, client: State, site: Site) -> State | None:
+        """The client's answer, if this message asks for one; None = it is to train."""
+        return None
+
+    def learn(self, server: State, answers: Sequence[Reply], site: Site) -> State:
+        """The server's state for this round, after the answers."""
+        return server
+
+    def broadcast(self, server: State, site: Site) -> tuple[State, State]:
+        """The message to every client of the cohort, and the new server state."""
+        return {"x": server["x"]}, server
+
+    def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
+        """The client's work before training."""
+        return msg, client
+
+    def data(self, msg: State, client: State, site: Site) -> Samples:
+        return site.samples
+
+    def start(self, msg: State, client: State) -> Tensor:
+        """Where local training starts. What a method makes of the path of training is measured from here."""
+        return msg["x"]
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
+        """The extra gradient this method adds to the client's own; None = nothing is added."""
+        return None
+
+    def gradient(self, w: Tensor, batch: Batch, msg: State, client: State, site: Site) -> tuple[Tensor, Tensor]:
+        """The direction of one local step, and the loss to record."""
+        g, loss = site.task.grad(w, batch)
+        pull = self.pull(w, msg, client, site)
+        return (g if pull is None else g + pull), loss
+
+    def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+        """What is sent back after training, and what the client keeps."""
+        return {"w": w}, client
+
+    def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
+        return {**server, "x": self.mean(replies)}
+
+    def mean(self, replies: Sequence[Reply], entry: str = "w") -> Tensor:
+        """The weighted mean over the cohort; the weights are normalised over those who replied."""
+        sizes = [reply.size if self.weighting == "samples" else 1 for reply in replies]
+        total = sum(reply.state[entry] * (size / sum(sizes)) for reply, size in zip(replies, sizes, strict=True))
+        assert isinstance(total, Tensor)
+        return total
+
+
+def drift(reply: Reply, x: Tensor) -> Tensor:
+    """How far a client's training moved its model: from x, or from where the client says that it started."""
+    return reply.state["w"] - reply.state.get("start", x)
+
+
+def spread(parts: Iterable[Tensor], site: Site) -> Tensor:
+    """(1/N) Σ over the cohort: how much a mean over *all* clients moves when only the cohort's parts do."""
+    total = sum(parts)
+    assert isinstance(total, Tensor)
+    return total / site.clients
