@@ -32,11 +32,11 @@ browser:
 
 # Kills real runs at random instants, over all methods; docs/reliability.md has the figures.
 soak: $(VENV)/.test
-	$(BIN)/python tests/kills.py $(or $(KILLS),120)
+	$(BIN)/python tests/helpers/kill_and_resume.py $(or $(KILLS),120)
 
 # Every method over TLS and in Flower's simulation, against in-process; `make test` takes one of each kind. About half an hour.
 parity: $(VENV)/.flower $(VENV)/.test
-	FEDPTR_ALL_METHODS=1 $(BIN)/python -m pytest tests/test_deploy_real.py tests/test_ray.py
+	FEDPTR_ALL_METHODS=1 $(BIN)/python -m pytest tests/engines/test_deploy_real.py tests/engines/test_ray.py
 
 oracle: $(VENV)/.core
 	$(BIN)/python benchmarks/oracle.py

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from timing import spread
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from federation_lab import federation
+for part in ("engines", "helpers", ""):
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / part))
+from deployed_federation import federation
 from test_deploy_real import in_process, moving, plan_for
 
 from fedptr.runs.experiment import prepare

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import torch
-from apart import Apart
 from ours import Problem, plain, problem
 from references import unrolled
 from results import Goal, Row, row
 from scale import Scale
+from separate_process import Apart
 from timing import interleaved, ratios, spread
 from torch import Tensor
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from apart import Apart
 from ours import ours, rounds
 from peers import Peer, PeerError
 from references import plain_round
 from results import Goal, Row, missing, row
 from scale import Scale
+from separate_process import Apart
 from timing import Times, interleaved, ratios, spread
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from apart import Apart
 from ours import ours, train
 from references import plain_local_training
 from results import Goal, Row, row
 from scale import Scale
+from separate_process import Apart
 from timing import PRODUCTS, SIDE, interleaved, ratios, spread
 from torch.utils.data import TensorDataset
 from work import forward_flops, network, photos

@@ -119,7 +119,7 @@ OURS: dict[str, FedAvg] = {
     "FedDC": FedDC(alpha=ALPHA),
     "FedDC, weighted": FedDC(alpha=ALPHA, weighted=True),
 }
-# Other global methods, with what theory says of them; tests/test_oracle_global.py has the reasons.
+# Other global methods, with what theory says of them; tests/theory/test_oracle_global.py has the reasons.
 GLOBAL: dict[str, tuple[str, FedAvg]] = {
     "FedAvgM": ("ends where FedAvg does", FedAvgM(weighting="uniform")),
     "FedAGM, β = 0.1": ("ends where FedProx does", FedAGM(beta=0.1, weighting="uniform")),

@@ -1,0 +1,184 @@
+"""FedPTR beside another method: with nothing of one of the two it is the other, to the bit."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import QUICK, World, part_for, same
+
+from fedptr.cli.commands import tables_from
+from fedptr.cli.main import main
+from fedptr.compute.memory_estimate import Footprint, kept
+from fedptr.errors import UserError
+from fedptr.methods import all_methods, get, make
+from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.ptr.combine import called
+from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.trajectory import MEMORY
+from fedptr.runs.checkpoint import Store
+from fedptr.runs.plan import check
+from fedptr.runs.summary import advise
+
+COMBINED = [
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "feddc",
+    "fedavgm",
+    "fedagm",
+    "fedcm",
+    "fedadam",
+    "fedams",
+    "fedsam",
+    "mofedsam",
+    "moon",
+    "fedpd",
+    "mime",
+    "mimelite",
+]
+
+
+def plus(name: str, **settings: object) -> FedAvg:
+    """With FedPTR's settings by FedPTR's names, whatever they are called beside this method."""
+    return make(f"{name}+ptr", **{called(get(f"{name}+ptr"), key): value for key, value in (QUICK | settings).items()})
+
+
+def test_all_that_can_be_combined_are() -> None:
+    assert all(plus(name).name == f"{name}+ptr" for name in ("fedadagrad", "fedyogi"))
+    refused = set(all_methods()) - {*COMBINED, "fedadagrad", "fedyogi"}
+    assert refused == {"fedptr", "fedptr-s", "fedptr-linear", "naive"}
+    for name in refused:
+        with pytest.raises(UserError, match="has a part of FedPTR already"):
+            get(f"{name}+ptr")
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_each_has_its_own_settings(name: str) -> None:
+    """The method's come first and are its own; of a name that both have FedPTR's is called ptr_NAME, and heeded."""
+    cls, alone, ptr = get(f"{name}+ptr"), get(name), fields(Projected)
+    own = [f.name for f in fields(alone)]
+    shown = {f.name: f for f in fields(cls)}
+    assert list(shown)[: len(own)] == own
+    assert set(shown) == {*own, *(called(cls, f.name) for f in ptr)}
+    for there in fields(alone):
+        assert (shown[there.name].default, shown[there.name].metadata) == (there.default, there.metadata)
+    for there in ptr:
+        here = shown[called(cls, there.name)]
+        assert (here.default, here.metadata["bounds"]) == (there.default, there.metadata["bounds"])
+    method = plus(name, beta=0.123, eta=0.234, lam=0.345)
+    assert (method.ptr.beta, method.ptr.eta, method.ptr.lam) == (0.123, 0.234, 0.345)
+    assert [getattr(method, key) for key in own] == [getattr(alone(), key) for key in own]
+
+
+def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, beta in (("fedptr", "beta"), ("scaffold+ptr", "beta"), ("fedavgm+ptr", "ptr_beta")):
+        advise({"method": name, "matching": {"loss": 1.5, "times": 2, "skipped": 2}})
+        said = capsys.readouterr().err
+        assert "2 projections were left out" in said
+        assert f"try --set method.{beta}=auto --set method.lr_img=auto\n" in said
+
+
+def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
+    run = world.runs(plus("fedavg"), rounds=1)[-1]
+    assert set(run.clients[0]) == set(MEMORY)
+
+
+def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> None:
+    """FedPD sends nothing in a silent round, and forgets its x_i in the next that is not."""
+    settings = {"p": 0.5}
+    alone, both = (world.runs(m, rounds=8) for m in (make("fedpd", **settings), plus("fedpd", **settings)))
+    assert [run.record["bytes_up"] for run in both] == [run.record["bytes_up"] for run in alone]
+    assert [set(run.clients[0]) - set(MEMORY) for run in both] == [set(run.clients[0]) for run in alone]
+    assert any("x_i" in run.clients[0] for run in both)
+    assert "x_i" not in both[-1].clients[0]
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["scaffold", "feddc", "feddyn"])
+def test_what_is_made_from_the_way_counts_from_the_projected_start(name: str, part: float, world: World) -> None:
+    """The server's mean is the mean over the clients' own, also where each of them starts somewhere else."""
+    ours, theirs = {"scaffold": ("c", "c_i"), "feddc": ("h", "h_i"), "feddyn": ("r", "r_i")}[name]
+    run = world.runs(plus(name, eta=0.1), rounds=8, participation=part)[-1]
+    states = [run.clients[i] for i in run.clients]
+    total = sum(state[theirs] for state in states)
+    torch.testing.assert_close(run.server[ours], total / len(world.clients), rtol=1e-4, atol=1e-6)
+    if name == "feddc":
+        torch.testing.assert_close(run.server["c"], sum(s["c_i"] for s in states) / len(world.clients))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddc", "feddyn", "fedcm", "mofedsam", "fedpd"])
+def test_the_projection_is_no_part_of_the_way(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no gradient moves a client its way is nothing, however far from x it started."""
+    monkeypatch.setattr(FedAvg, "gradient", lambda self, w, *_: (torch.zeros_like(w), torch.tensor(0.0)))
+    run = world.runs(plus(name, eta=0.1), rounds=5)[-1]
+    assert not torch.equal(run.w, world.task.init())  # it was the projection that moved it
+    kept = [run.server, *run.clients.values()]
+    made = [state[entry] for state in kept for entry in ("c", "h", "r", "delta", "c_i", "h_i", "r_i") if entry in state]
+    assert made
+    assert not any(bool(value.any()) for value in made)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_fedavg_with_ptr_is_fedptr(part: float, world: World) -> None:
+    ours, other = (world.weights(m, participation=part) for m in (plus("fedavg"), make("fedptr", **QUICK)))
+    assert same(ours, other)
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_without_strength_it_is_the_method_alone(name: str, world: World) -> None:
+    part = part_for(name, 0.5)
+    assert same(world.weights(make(name), participation=part), world.weights(plus(name, lam=0.0), participation=part))
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_with_strength_it_is_not_once_warm(name: str, world: World) -> None:
+    alone, both = world.weights(make(name)), world.weights(plus(name, lam=0.5))
+    assert all(torch.equal(a, b) for a, b in zip(alone[:3], both[:3], strict=True))
+    assert not torch.equal(alone[3], both[3])
+
+
+def test_the_pulls_add_up(world: World) -> None:
+    """SCAFFOLD's c − c_i and FedPTR's λ d_j/‖d_j‖, at a made-up state."""
+    from fedptr.core.local_training import Local
+    from fedptr.core.method import Site
+    from fedptr.core.randomness import Key
+
+    x = world.task.init()
+    g = torch.Generator().manual_seed(0)
+    c, c_i, target = (torch.randn(len(x), generator=g) for _ in range(3))
+    site = Site(world.task, Local(), Key(0), 9, 4, world.clients[0])
+    msg, client = {"x": x, "c": c, "target": target}, {"c_i": c_i}
+    both = plus("scaffold", regulariser="fixed", lam=0.3).pull(x, msg, client, site)
+    torch.testing.assert_close(both, (c - c_i) + 0.3 * (x - target))
+
+
+def test_resume_and_pickle(world: World, tmp_path: Path) -> None:
+    method = plus("scaffold")
+    assert pickle.loads(pickle.dumps(method)) == method  # noqa: S301, our own bytes
+    whole = world.runs(method, rounds=7, participation=0.5)
+    store = Store(tmp_path)
+    store.save(whole[4], {})
+    rest = world.runs(method, rounds=7, participation=0.5, start=Store(tmp_path).load(5)[0])
+    assert torch.equal(rest[-1].w, whole[-1].w)
+    assert {"c_i", "X", "trail"} <= set(rest[-1].clients[0])
+
+
+def test_memory_counts_both() -> None:
+    foot = Footprint(model=100, image=10)
+    alone = kept(make("fedptr", **QUICK), foot, 6, "client keeps")
+    assert kept(plus("scaffold"), foot, 6, "client keeps") == pytest.approx(100 + alone)
+
+
+def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    args = main.parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
+    plan = check(tables_from(args))
+    assert plan.method == make("scaffold+ptr", lam=0.2)
+    assert check(plan.tables()) == plan
+    assert main(["run", "--method", "naive", "--with", "ptr"]) == 2
+    said = capsys.readouterr().err
+    assert said == "fedptr: naive+ptr: naive has a part of FedPTR already; combine ptr with another method\n"
