@@ -196,7 +196,7 @@ def test_a_failure_of_the_function_itself_is_not_the_compilers() -> None:
         f(torch.ones(1))
 
 
-KEEP = "from fedptr import heap; print(heap.keep())"
+KEEP = "from fedptr.compute import malloc; print(malloc.keep())"
 
 
 def test_memory_is_kept_unless_the_user_has_own_settings() -> None:

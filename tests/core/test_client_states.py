@@ -274,7 +274,8 @@ def test_clients_may_visit_in_threads(tmp_path: Path) -> None:
 
 STOP = """
 import os, signal, sys
-from fedptr import checkpoint, cli
+from fedptr.cli import main as cli
+from fedptr.runs import checkpoint
 save, number = checkpoint.Store.save, signal.Signals[sys.argv[1]]
 def stop(self, run, header):
     save(self, run, header)

@@ -11,7 +11,7 @@ import torch
 from conftest import QUICK, World, part_for, same
 
 from fedptr.cli.commands import tables_from
-from fedptr.cli.main import main
+from fedptr.cli.main import main, parser
 from fedptr.compute.memory_estimate import Footprint, kept
 from fedptr.errors import UserError
 from fedptr.methods import all_methods, get, make
@@ -175,7 +175,7 @@ def test_memory_counts_both() -> None:
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    args = main.parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
+    args = parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
     plan = check(tables_from(args))
     assert plan.method == make("scaffold+ptr", lam=0.2)
     assert check(plan.tables()) == plan

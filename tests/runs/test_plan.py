@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedptr.cli.commands import tables_from
-from fedptr.cli.main import main
+from fedptr.cli.main import OPTIONS, main, parser
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.compare import plans
@@ -25,7 +25,7 @@ from fedptr.settings import alternatives
 
 def plan_of(*argv: str) -> Plan:
     """All that `fedptr run` does before it loads data."""
-    return check(tables_from(main.parser().parse_args(["run", *argv])))
+    return check(tables_from(parser().parse_args(["run", *argv])))
 
 
 def refusal(*argv: str) -> str:
@@ -132,7 +132,7 @@ def test_every_option_reaches_its_setting() -> None:
         "A": 0.5,
         "F": 0.5,
     }
-    for option, (place, metavar, _) in {**main.OPTIONS, **main.RUN_OPTIONS}.items():
+    for option, (place, metavar, _) in {**OPTIONS, **main.RUN_OPTIONS}.items():
         value = values.get(metavar, 3)
         section, key = place.split(".")
         assert getattr(getattr(plan_of(option, str(value)), section), key) == value

@@ -50,7 +50,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple]:
     assert main([*argv, "--out", str(base / "whole")]) == 0
     script = (
         "import os, signal, sys\n"
-        "from fedptr import cli, history\n"
+        "from fedptr.cli import main as cli\n"
+        "from fedptr.runs import rounds_file as history\n"
         "append = history.History.append\n"
         "def stop(self, record):\n"
         "    append(self, record)\n"
