@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pkgutil
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from fedptr.runs.plan import check
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+RECIPES = ROOT / "fedptr" / "reproduce" / "recipes"
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
@@ -113,8 +115,23 @@ def test_what_a_page_names_is_there(page: str) -> None:
     if page != "add-method.md":  # which makes a method of its own
         assert set(re.findall(r"(?<!-)\bmethod\.([A-Za-z_]+)", re.sub(r"\$ .*\n.*", "", text))) <= known
     named = re.findall(r"\brecipe `([\w-]+)`", text) + re.findall(r"fedptr reproduce ([a-z][\w-]*)", text)
-    assert not [name for name in named if not (ROOT / "fedptr" / "recipes" / f"{name}.toml").exists()]
+    assert not [name for name in named if not (RECIPES / f"{name}.toml").exists()]
     assert not [path for path in re.findall(r"\bresults/[\w./-]*\w", text) if not (ROOT / path).exists()]
+
+
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_files_and_modules_that_a_text_names_exist(path: Path) -> None:
+    """Links out of the site, paths in backticks, and dotted names of the package down to a function or a class."""
+    text = path.read_text(encoding="utf-8").replace("`fedptr/methods/fedfade.py`", "")  # which the page tells to write
+    linked = re.findall(r"\]\((\.\./[^)#]+)" if path.parent == DOCS else r"\]\(([^)#:]+)[)#]", text)
+    named = re.findall(r"`((?:fedptr|tests|benchmarks|examples)/[\w./-]+)`", text)
+    assert not [link for link in linked if not (path.parent / link).exists()]
+    assert not [name for name in named if not (ROOT / name).exists()]
+    for dotted in re.findall(r"`(fedptr(?:\.\w+)+)(?<!\.toml)\b", text):
+        pkgutil.resolve_name(dotted)
 
 
 # The code on its pages
