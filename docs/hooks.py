@@ -24,7 +24,7 @@ from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.pull import Pull
 from fedptr.reproduce.tables import bars
-from fedptr.settings import describe
+from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
 OPTIONAL = {"report.md": "The report"}
@@ -138,7 +138,7 @@ def settings(method: type[Method]) -> str:
     hints = typing.get_type_hints(method)
     lines = ["| setting | default | meaning | takes |", "|---|---|---|---|"]
     for f in fields(method):
-        takes = describe(hints[f.name], f.metadata["bounds"])
+        takes = describe_type(hints[f.name], f.metadata["bounds"])
         lines.append(f"| `{f.name}` | `{json.dumps(f.default)}` | {f.metadata['doc']} | {takes} |")
     return "\n".join(lines)
 

@@ -22,46 +22,46 @@ from safetensors.torch import load, save
 from fedptr.types import State
 
 
-class DamagedError(Exception):
+class DamagedFileError(Exception):
     """The file is not what was written; the message says how that shows."""
 
 
 Header = dict[str, str]
 
 
-def write(path: Path, tensors: State, header: Header) -> None:
-    content = pack(tensors, header)
-    with replacing(path) as scratch, open(scratch, "xb") as file:
+def write_tensors(path: Path, tensors: State, header: Header) -> None:
+    content = pack_tensors(tensors, header)
+    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
         file.write(content)
-        flush(file)
+        flush_to_disk(file)
 
 
-def pack(tensors: State, header: Header) -> bytes:
+def pack_tensors(tensors: State, header: Header) -> bytes:
     """The content of a sealed file."""
     # Clones, because states may share memory (a trail's last model is the server's) and a file's tensors may not.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    return bytes(save(plain, {**header, "sha256": seal(plain, header)}))
+    return bytes(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
 
 
-def read(path: Path, device: str = "cpu") -> tuple[State, Header]:
+def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
     try:
         content = path.read_bytes()
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     except OSError as error:
-        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
+        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DamagedError(f"{path.name} is not a sealed file ({type(error).__name__})") from None
+        raise DamagedFileError(f"{path.name} is not a sealed file ({type(error).__name__})") from None
     if not isinstance(header, dict) or not all(isinstance(value, str) for value in header.values()):
-        raise DamagedError(f"{path.name} has a damaged header")
+        raise DamagedFileError(f"{path.name} has a damaged header")
     expected = header.pop("sha256", "")
-    if seal(tensors, header) != expected:
-        raise DamagedError(f"{path.name} does not match its checksum")
+    if compute_checksum(tensors, header) != expected:
+        raise DamagedFileError(f"{path.name} does not match its checksum")
     # Copies, because arithmetic may depend on where a tensor begins, and torch's own begin as those of the run did.
     return {name: value.to(device, copy=True) for name, value in tensors.items()}, header
 
 
-def seal(tensors: State, header: Header) -> str:
+def compute_checksum(tensors: State, header: Header) -> str:
     shapes = [(name, str(value.dtype), list(value.shape)) for name, value in sorted(tensors.items())]
     digest = hashlib.sha256(json.dumps([sorted(header.items()), shapes]).encode())
     for _, value in sorted(tensors.items()):
@@ -71,13 +71,13 @@ def seal(tensors: State, header: Header) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as scratch, open(scratch, "x", encoding="utf-8") as file:
+    with replace_atomically(path) as scratch, open(scratch, "x", encoding="utf-8") as file:
         file.write(text)
-        flush(file)
+        flush_to_disk(file)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path) -> Iterator[Path]:
     """Yields the name to write to; it becomes `path` when that went well, and is removed when it did not."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     scratch.unlink(missing_ok=True)  # of a process with this number that was killed
@@ -89,7 +89,7 @@ def replacing(path: Path) -> Iterator[Path]:
     flush_folder(path.parent)
 
 
-def flush(file: IO[Any]) -> None:
+def flush_to_disk(file: IO[Any]) -> None:
     """From Python's buffer to the system, and from there to the disk."""
     file.flush()
     os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Yields the function to call with how much was done; `total` may be unknown."""
     if not sys.stderr.isatty():
         yield lambda done: None
@@ -21,14 +21,14 @@ def bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.advance(task, done)
 
 
-def notice(words: str) -> None:
+def print_notice(words: str) -> None:
     """One line for the person at the terminal; stdout stays for results."""
     print(f"fedptr: {words}", file=sys.stderr)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """
-    >>> duration(42), duration(600), duration(9000)
+    >>> format_duration(42), format_duration(600), format_duration(9000)
     ('42 s', '10 min', '2.5 h')
     """
     return (

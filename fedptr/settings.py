@@ -4,9 +4,9 @@
 >>> @dataclass(frozen=True)
 ... class Walk:
 ...     steps: int = setting(3, "how many steps", ge=1)
->>> build(Walk, {"steps": 5}, "walk")
+>>> build_settings(Walk, {"steps": 5}, "walk")
 Walk(steps=5)
->>> build(Walk, {"stps": 5}, "walk")
+>>> build_settings(Walk, {"stps": 5}, "walk")
 Traceback (most recent call last):
     ...
 fedptr.errors.UserError: walk.stps is not a setting; did you mean walk.steps?
@@ -40,54 +40,54 @@ def setting(default: Any, doc: str, **bounds: float) -> Any:
     return field(default=default, metadata={"doc": doc, "bounds": bounds})
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name a typing mistake most likely meant."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return found[0] if found else None
 
 
-def unknown(what: str, name: str, known: Iterable[str], kind: str) -> UserError:
+def unknown_name_error(what: str, name: str, known: Iterable[str], kind: str) -> UserError:
     """`what` names the thing in its place, e.g. `method.lma`; the nearest known name is offered."""
     known = list(known)
-    close = nearest(name, known)
+    close = nearest_name(name, known)
     prefix = what[: len(what) - len(name)]
     hint = f"did you mean {prefix}{close}?" if close else f"choose from: {', '.join(known)}"
     return UserError(f"{what or 'an empty name'} is not {kind}; {hint}")
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def build_settings(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """`cls(**values)` after checking every name, type and range; a mistake is one sentence that names its place."""
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     checked = {}
     for name, value in values.items():
         if name not in known:
-            raise unknown(f"{where}.{name}", name, known, "a setting")
+            raise unknown_name_error(f"{where}.{name}", name, known, "a setting")
         checked[name] = _checked(value, hints[name], known[name], f"{where}.{name}")
     return cls(**checked)
 
 
-def verify(settings: Any, where: str) -> None:
+def check_settings(settings: Any, where: str) -> None:
     """The same checks for settings that were made in Python."""
-    build(type(settings), {f.name: getattr(settings, f.name) for f in fields(settings)}, where)
+    build_settings(type(settings), {f.name: getattr(settings, f.name) for f in fields(settings)}, where)
 
 
 def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
-    for kind in alternatives(hint):
+    for kind in split_union(hint):
         fitted = _fit(value, kind)
         if fitted is not None:
             break
     else:
-        raise UserError(f"{place} must be {describe(hint)}, not {shown(value)}")
+        raise UserError(f"{place} must be {describe_type(hint)}, not {format_value(value)}")
     if isinstance(fitted, (int, float)) and not isinstance(fitted, bool):
         widest = {"lt": 2**63} if isinstance(fitted, int) else {}  # as in TOML, and as torch takes them
         for op, bound in (widest | spec.metadata.get("bounds", {})).items():
             if not BOUNDS[op][1](fitted, bound):
-                raise UserError(f"{place} must be {in_words(op, bound)}, not {shown(value)}")
+                raise UserError(f"{place} must be {describe_bound(op, bound)}, not {format_value(value)}")
     return fitted
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A wrong value as part of a sentence."""
     try:
         text = repr(value)
@@ -96,7 +96,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def alternatives(hint: Any) -> tuple[Any, ...]:
+def split_union(hint: Any) -> tuple[Any, ...]:
     """`float | Literal["auto"]` as its parts."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return typing.get_args(hint)
@@ -122,19 +122,21 @@ def _finite(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def in_words(op: str, bound: float) -> str:
+def describe_bound(op: str, bound: float) -> str:
     return f"{BOUNDS[op][0]} {bound if isinstance(bound, int) else f'{bound:g}'}"
 
 
-def describe(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
+def describe_type(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
     """A type and its range in words: `a number more than 0 or "auto"`."""
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     parts = []
-    for kind in alternatives(hint):
+    for kind in split_union(hint):
         if typing.get_origin(kind) is Literal:
             options = typing.get_args(kind)
             parts.append(f"one of: {', '.join(options)}" if len(options) > 1 else f'"{options[0]}"')
         else:
             ranged = bounds if bounds and kind in (int, float) else {}
-            parts.append(" ".join([names[kind], " and ".join(in_words(*item) for item in ranged.items())]).strip())
+            parts.append(
+                " ".join([names[kind], " and ".join(describe_bound(*item) for item in ranged.items())]).strip()
+            )
     return " or ".join(parts)

@@ -12,20 +12,20 @@ LARGEST = 1e100  # what is larger was never measured
 Floats = npt.NDArray[np.float64]
 
 
-def sound(value: Any) -> bool:
+def is_usable_number(value: Any) -> bool:
     """A number that can be computed with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
-def number(value: Any) -> float:
+def number_or_nan(value: Any) -> float:
     """A recorded number; not a number where there is none."""
-    return float(value) if sound(value) else math.nan
+    return float(value) if is_usable_number(value) else math.nan
 
 
-def interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
+def mean_with_interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
     """The mean over the rows, and the half width of its 95 % confidence interval where there are two rows or more.
 
-    >>> mean, half = interval([[1.0], [2.0], [3.0]])
+    >>> mean, half = mean_with_interval([[1.0], [2.0], [3.0]])
     >>> float(mean[0]), round(float(half[0]), 3)
     (2.0, 2.484)
     """

@@ -28,7 +28,7 @@ from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import SPLIT, Job, generator, train
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.runs import auxiliary_sets
 from fedptr.runs.plan import OutputPlan, Plan
@@ -62,7 +62,9 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
     own = run.plan.method.init  # type: ignore[attr-defined]
     same = board.done[place / FOLDER / own][0]["weights_sha256"] == run.summary["weights_sha256"]
     if not same:
-        notice(f"note: repeated here, the run has other weights than {run.folder}; the sets may differ a little too")
+        print_notice(
+            f"note: repeated here, the run has other weights than {run.folder}; the sets may differ a little too"
+        )
     owners = sorted({owner for rounds in kept.values() for state in rounds.values() for owner in state})
     found = groups(run, owners, generator(seed, FOLDER))
     if not found:

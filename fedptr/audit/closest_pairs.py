@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedptr.atomic_files import flush, replacing
+from fedptr.atomic_files import flush_to_disk, replace_atomically
 from fedptr.audit.neighbours import Group, closest
 from fedptr.audit.target import Target
 from fedptr.runs.auxiliary_pictures import denormalised
@@ -33,9 +33,9 @@ def save(run: Target, found: list[Group], rounds: dict[int, dict[str, State]], p
     nearest = sorted(closest(run, here, last), key=lambda pair: pair[0])[:SHOWN]
     columns = torch.stack([triple for *_, triple in nearest])
     flat = denormalised(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])
-    with replacing(path) as scratch, open(scratch, "xb") as file:
+    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
         Image.fromarray(canvas(flat.numpy())).save(file, "PNG")
-        flush(file)
+        flush_to_disk(file)
     return [
         {"owner": group.owner, "class": run.dataset.classes[group.label], "own": own, "held": held}
         for own, held, group, _ in nearest

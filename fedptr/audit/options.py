@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from fedptr.audit.lira import MANY, Variance
 from fedptr.audit.shadows import Trainer
 from fedptr.errors import UserError
-from fedptr.settings import unknown
+from fedptr.settings import unknown_name_error
 
 ATTACKS = ("loss", "lira", "auxiliary")
 MOST = 10_000  # shadows
@@ -42,7 +42,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in self.attacks:
             if name not in ATTACKS:
-                raise unknown(f"--attack {name}", name, ATTACKS, "an attack")
+                raise unknown_name_error(f"--attack {name}", name, ATTACKS, "an attack")
         if self.shadows < 2 or self.shadows % 2:
             raise UserError(
                 f"--shadows must be an even number of at least 2, not {self.shadows}: every second has the other half"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedptr.audit.metrics import RATES
-from fedptr.stats import sound
+from fedptr.stats import is_usable_number
 
 Audit = dict[str, Any]
 STARTS = {"real": "own samples", "noise": "noise"}
@@ -69,7 +69,7 @@ def auxiliary(own: Any) -> Audit:
 
 
 def number(value: Any) -> float:
-    if not sound(value):
+    if not is_usable_number(value):
         raise ValueError
     return float(value)
 

@@ -19,7 +19,7 @@ from fedptr.audit.read_audit import WRONG, parts
 from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs.rounds_file import jsonable
 from fedptr.runs.summary import versions
 
@@ -76,7 +76,7 @@ def put_aside(folder: Path, before: Result) -> None:
     told = json.dumps([before.get(name) for name in SAME])
     aside = folder / f"audit-{before['target']}-{hashlib.sha256(told.encode()).hexdigest()[:8]}.json"
     (folder / NAME).rename(aside)
-    notice(f"{folder / NAME} was of another model or other examples; it is {aside.name} now")
+    print_notice(f"{folder / NAME} was of another model or other examples; it is {aside.name} now")
 
 
 def read(folder: Path) -> Result:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedptr import atomic_files
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.audit import auxiliary, lira, result
 from fedptr.audit.examples import Examples, choose
 from fedptr.audit.loss_attack import loss_attack
@@ -22,7 +22,7 @@ from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
 from fedptr.compute.choose import cores
-from fedptr.messages import duration, notice
+from fedptr.messages import format_duration, print_notice
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import locked
 from fedptr.runs.rounds_file import Record
@@ -52,7 +52,9 @@ def audit(folder: Path, options: Options) -> dict[str, Any]:
         auxiliary.check(run.plan)
     examples = choose(run.split, run.labels, options.examples, generator(options.seed, "examples"), run.seen)
     if absent := len(run.split.clients) - len(run.seen):
-        notice(f"note: {absent} of {len(run.split.clients)} clients never took part, so their samples are no members")
+        print_notice(
+            f"note: {absent} of {len(run.split.clients)} clients never took part, so their samples are no members"
+        )
     place = folder / AUDIT
     place.mkdir(exist_ok=True)
     with locked(place):
@@ -115,14 +117,14 @@ def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
     """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
     path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
     same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
-    with contextlib.suppress(DamagedError):
-        tensors, header = atomic_files.read(path)
+    with contextlib.suppress(DamagedFileError):
+        tensors, header = atomic_files.read_tensors(path)
         if header == same:
             return np.asarray(tensors["phi"])
     found = model(folder, case.run.task, summary, f"remove {folder} and audit again")
     shadow = replace(case.run, model=found)
     phi = shadow.phi(case.examples.rows, case.options.flip)
-    atomic_files.write(path, {"phi": torch.tensor(phi)}, same)
+    atomic_files.write_tensors(path, {"phi": torch.tensor(phi)}, same)
     return phi
 
 
@@ -130,12 +132,15 @@ def announce(case: Case, wanted: dict[Path, Job]) -> None:
     """What training will take, before it begins."""
     options = case.options
     if options.shadows < FEW:
-        notice(f"note: {options.shadows} shadows are few; use {FEW} or more for a first look, 16 or more to report")
+        print_notice(
+            f"note: {options.shadows} shadows are few; use {FEW} or more for a first look, 16 or more to report"
+        )
     missing = sum(not (path / SUMMARY).exists() for path in wanted)
     if missing:
         each, jobs = case.run.summary["seconds"], case.jobs
-        took = f"the run itself took {duration(each)}; {jobs} at a time that would be {duration(missing * each / jobs)}"
-        notice(f"{missing} of {len(wanted)} {options.trainer} shadows are to be trained ({took})")
+        whole = format_duration(missing * each / jobs)
+        took = f"the run itself took {format_duration(each)}; {jobs} at a time that would be {whole}"
+        print_notice(f"{missing} of {len(wanted)} {options.trainer} shadows are to be trained ({took})")
 
 
 def by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:

@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.examples import Examples
 from fedptr.audit.roc import Flags
 from fedptr.core.faults import Faults
@@ -34,7 +34,7 @@ from fedptr.data.split import Split
 from fedptr.engines.choose import engine
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board, put_aside, work
-from fedptr.messages import duration, notice
+from fedptr.messages import format_duration, print_notice
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy.differential import Privacy
 from fedptr.runs.lock import StoppedError
@@ -125,7 +125,7 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
 def place(folder: Path, one: Job) -> None:
     """A folder to train in, with its split."""
     try:
-        with contextlib.suppress(DamagedError):
+        with contextlib.suppress(DamagedFileError):
             finished(folder)
             return
         put_aside(folder, one.plan)
@@ -145,8 +145,8 @@ def told(what: str) -> Callable[[Board], None]:
     def show(board: Board) -> None:
         nonlocal known
         if len(board.done) > known and board.left is not None:  # None = all of them were there already
-            left = f", about {duration(board.left)} left" if board.left else ""
-            notice(f"{what} {len(board.done)} of {len(board.plans)} is trained{left}")
+            left = f", about {format_duration(board.left)} left" if board.left else ""
+            print_notice(f"{what} {len(board.done)} of {len(board.plans)} is trained{left}")
         known = len(board.done)
 
     return show

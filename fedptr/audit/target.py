@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse
 from torch import Tensor
 
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.scores import cross_entropy, logits, phi
 from fedptr.compute.choose import cores
 from fedptr.core.client_states import States
@@ -81,7 +81,7 @@ def load(folder: Path) -> Target:
     plan = load_plan(folder)
     try:
         summary, records = finished(folder)
-    except DamagedError as error:
+    except DamagedFileError as error:
         raise UserError(f"{error}; finish it with `fedptr resume {folder}`, then audit it") from None
     if not (folder / "split.json").is_file():
         raise UserError(f"{folder} has no split.json, so nobody knows here whose data it was; audit where it was run")

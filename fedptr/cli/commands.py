@@ -24,7 +24,7 @@ from fedptr.data.sources import SOURCES
 from fedptr.engines.choose import check_engine as check_machine
 from fedptr.engines.choose import engine, shared_engine
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.methods.fedptr import FedPTR
 from fedptr.runs import plan as planning
 from fedptr.runs import trackers
@@ -33,7 +33,7 @@ from fedptr.runs.folder import claim, fresh_name
 from fedptr.runs.plan import Plan, Tables
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.runner import execute, load_plan
-from fedptr.settings import build, describe
+from fedptr.settings import build_settings, describe_type
 
 
 def tables_from(args: argparse.Namespace) -> Tables:
@@ -105,7 +105,7 @@ def resume(args: argparse.Namespace) -> int:
     plan = moved(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.ended(out, rounds):
-        notice(f"{out} is finished; there is nothing to do")
+        print_notice(f"{out} is finished; there is nothing to do")
         return tell(done[0], out)
     if (out / "deploy.toml").exists():  # its clients are elsewhere
         if rounds != plan.run.rounds:
@@ -124,7 +124,7 @@ def moved(plan: Plan, args: argparse.Namespace) -> Plan:
     chosen = {
         place.partition(".")[2]: value for place, value in vars(args).items() if "." in place and value is not None
     }
-    plan = replace(plan, machine=build(MachinePlan, {**asdict(plan.machine), **chosen}, "machine"))
+    plan = replace(plan, machine=build_settings(MachinePlan, {**asdict(plan.machine), **chosen}, "machine"))
     check_engine(plan, args)
     return plan
 
@@ -167,7 +167,9 @@ def tell_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     Console().print(table.terminal(summaries, 1 + len(more), comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
-        notice(f"{len(failures)} of {len(plans) * (1 + len(more))} runs failed; {out / 'table.md'} has the reasons")
+        print_notice(
+            f"{len(failures)} of {len(plans) * (1 + len(more))} runs failed; {out / 'table.md'} has the reasons"
+        )
     return 1 if failures else 0
 
 
@@ -175,7 +177,7 @@ def hint(plan: Plan, experiment: Experiment) -> None:
     """The paper's batch size suits tens of thousands of images; with fewer, a round may be one small step."""
     largest = max(experiment.split.sizes)
     if plan.local.batch >= largest:
-        notice(
+        print_notice(
             f"note: local.batch is {plan.local.batch} and the largest client has {largest} samples, so an epoch is a "
             "single step; try --batch 32"
         )
@@ -216,7 +218,7 @@ def theory(args: argparse.Namespace) -> int:
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     out = claim(Path(args.out) if args.out else fresh_name("theory"), args.force)
-    results = checking.check(rounds, args.seeds, tell=notice)
+    results = checking.check(rounds, args.seeds, tell=print_notice)
     rates_report.write(results, out)
     rates_report.show(results, Console(highlight=False))
     print(f"plot: {out / 'theory.png'}\nresults: {out}")
@@ -247,7 +249,7 @@ def show_method(console: Console, method: type[Method]) -> None:
     hints = typing.get_type_hints(method)
     table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
     for f in fields(method):
-        takes = f"\ntakes {describe(hints[f.name], f.metadata['bounds'])}"
+        takes = f"\ntakes {describe_type(hints[f.name], f.metadata['bounds'])}"
         table.add_row(f.name, json.dumps(f.default), Text(f.metadata["doc"]).append(takes, style="dim"))
     console.print(table)
     console.print(f"Set them in [method] of a plan, or with --set method.{fields(method)[-1].name}=… and so on.")

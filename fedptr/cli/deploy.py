@@ -77,7 +77,7 @@ def init_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.cli.commands import assignments
     from fedptr.engines.flower.setup.init import Federation, init
-    from fedptr.messages import notice
+    from fedptr.messages import print_notice
     from fedptr.runs import plan as planning
 
     pairs = list(assignments(args.assignments))
@@ -93,7 +93,7 @@ def init_command(args: argparse.Namespace) -> int:
     rules = {"min_nodes": len(nodes), "min_replies": max(1, len(nodes) // 2), **rules}
     init(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
     if args.insecure:
-        notice("INSECURE: nothing will be encrypted and anybody may take part; for a trial on one machine only")
+        print_notice("INSECURE: nothing will be encrypted and anybody may take part; for a trial on one machine only")
     print(f"ready: {args.dir}; what to do with it is in {Path(args.dir) / 'README.md'}")
     return 0
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from fedptr import __version__
 from fedptr.errors import ClientError, UserError
 from fedptr.runs.lock import StoppedError
-from fedptr.settings import unknown
+from fedptr.settings import unknown_name_error
 
 # option -> the setting it stands for
 OPTIONS = {
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if rest and rest[0].startswith("-"):
             name = rest[0].partition("=")[0]
-            raise unknown(name, name, self._option_string_actions, f"an option of `{self.prog}`")
+            raise unknown_name_error(name, name, self._option_string_actions, f"an option of `{self.prog}`")
         return found, rest
 
 

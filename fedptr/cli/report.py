@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedptr.atomic_files import write_text
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.report.find_runs import find
 from fedptr.report.page import page
 from fedptr.report.recipes import tables
@@ -22,7 +22,7 @@ def report(args: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in args.dirs]
     runs, problems = find(folders)
     for problem in problems:
-        notice(problem)
+        print_notice(problem)
     text = page(runs, problems, tables(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from fedptr.atomic_files import write_text
 from fedptr.compute.choose import cores
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import Board, look, work
-from fedptr.messages import duration, notice
+from fedptr.messages import format_duration, print_notice
 from fedptr.report.find_runs import find
 from fedptr.report.page import page
 from fedptr.report.recipes import tables as reproduced
@@ -60,7 +60,7 @@ def reproduce(args: argparse.Namespace) -> int:
     if (folder / "report.html").exists():
         print(f"page: {folder / 'report.html'}")
     for path, words in board.failed.items():
-        notice(f"{path} failed: {words}")
+        print_notice(f"{path} failed: {words}")
     if board.stopped:
         words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
         raise StoppedError(out, 0, board.stopped, words)
@@ -132,9 +132,9 @@ def shown(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterato
                 plan = board.plans[folder]
                 what = board.failed.get(folder)
                 what = what or f"{100 * as_asked(plan, *board.done[folder])[0]['accuracy']:.2f} %"
-                left = "" if board.left is None else f", {duration(board.left)} left"
+                left = "" if board.left is None else f", {format_duration(board.left)} left"
                 counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
-                notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")
+                print_notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")
 
         yield line
         return

@@ -18,7 +18,7 @@ from fedptr.compute.cpp_extension import UnavailableError
 from fedptr.compute.memory_estimate import auxiliary, footprint
 from fedptr.compute.workload import Workload
 from fedptr.core.task import Classification
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
 from fedptr.types import Batch
 
@@ -50,7 +50,7 @@ def fast(plan: Workload, task: Classification, images: int) -> Classification:
         try:
             return Winograd(task.model, task.shape, task.classes, **{**options, "block": even(BLOCKS, batches)})
         except UnavailableError as error:
-            notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
+            print_notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
     torch_compile.cache()
     return Blocked(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
 

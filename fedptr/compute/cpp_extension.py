@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from fedptr.compute import torch_compile
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
@@ -35,7 +35,7 @@ def library(name: str, real: str) -> ctypes.CDLL:
     made_of = "\0".join([*command[:-1], source.read_text(encoding="utf-8"), processor()])
     built = torch_compile.cache() / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.so"
     if not built.exists():
-        notice(f"compiling {name}.cpp for this processor: some seconds, once")
+        print_notice(f"compiling {name}.cpp for this processor: some seconds, once")
         build(command, built)
     try:
         return ctypes.CDLL(str(built))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 
 TOLERANCE = 1e-2  # float32 differs by 1e-5; a function that was not understood, by everything
 Function = Callable[..., tuple[Tensor, ...]]
@@ -39,7 +39,7 @@ class Compiled:
     def first(self, *args: Any) -> tuple[Tensor, ...]:
         """The first result, which decides how the others are computed."""
         expected = self.eager(*args)  # should this fail, it is not the compiler's fault
-        notice(f"compiling {self.what}: up to a minute or two, and seconds when it was done before")
+        print_notice(f"compiling {self.what}: up to a minute or two, and seconds when it was done before")
         self.tried = True
         try:
             with warnings.catch_warnings():
@@ -53,7 +53,7 @@ class Compiled:
             reason = f"its result differs by {off:.0e}"
         except Exception as error:  # no compiler, an operation it does not know …
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        notice(f"{self.what} is not compiled ({reason}); going on without, which is slower")
+        print_notice(f"{self.what} is not compiled ({reason}); going on without, which is slower")
         return expected
 
 

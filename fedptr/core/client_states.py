@@ -95,15 +95,15 @@ class Shelf:
         while self.used > self.budget:
             number, state = next(iter(self.states.items()))
             if number not in self.devices:
-                self.file(number).write_bytes(atomic_files.pack(state, {}))
+                self.file(number).write_bytes(atomic_files.pack_tensors(state, {}))
                 self.devices[number] = devices(state)
             del self.states[number]
             self.used -= nbytes(state)
 
     def read(self, number: int) -> State:
         try:
-            state, _ = atomic_files.read(self.file(number))
-        except atomic_files.DamagedError as error:
+            state, _ = atomic_files.read_tensors(self.file(number))
+        except atomic_files.DamagedFileError as error:
             where = f"{self.folder} does not give back a client's state as it was put there ({error})"
             raise UserError(f"{where}; check the disk, and go on from the last checkpoint") from None
         return {name: value.to(self.devices[number].get(name, "cpu")) for name, value in state.items()}

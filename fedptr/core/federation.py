@@ -22,7 +22,7 @@ from fedptr.core.round_record import Clock, describe, nbytes, split_log
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
 from fedptr.errors import ClientError, ReplyError, UserError
-from fedptr.settings import setting, verify
+from fedptr.settings import check_settings, setting
 from fedptr.types import Reply, State
 
 
@@ -121,7 +121,7 @@ def federate(
     rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or Open()
     parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
     for settings, name in parts:
-        verify(settings, name)
+        check_settings(settings, name)
     check_participation(method, rounds)
     privacy.check(method, rounds)
     counts = [data if isinstance(data, int) else len(data) for data in clients]

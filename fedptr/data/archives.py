@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from fedptr.data.readers import reading
 from fedptr.data.sources import Archive
 from fedptr.errors import UserError
-from fedptr.messages import bar
+from fedptr.messages import progress_bar
 
 BLOCK = 1 << 20
 
@@ -35,7 +35,7 @@ def download(url: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
             length = reply.headers.get("Content-Length")
-            with bar(path.name, int(length) if length else None) as advance:
+            with progress_bar(path.name, int(length) if length else None) as advance:
                 while block := reply.read(BLOCK):
                     file.write(block)
                     advance(len(block))
@@ -81,7 +81,7 @@ def _unzip(path: Path, into: Path) -> None:
             pure = PurePosixPath(name.replace("\\", "/"))
             if pure.is_absolute() or ".." in pure.parts:
                 raise ValueError(f"{name!r} is no plain file inside the folder")
-        with bar(f"unpacking {path.name}", len(names)) as advance:
+        with progress_bar(f"unpacking {path.name}", len(names)) as advance:
             for name in names:
                 file.extract(name, into)
                 advance(1)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedptr.data.dataset import PARTS, Dataset, sha256
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 
 FORMAT = 2
 
@@ -49,14 +49,16 @@ def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     if isinstance(there, Dataset):
         return there
     if there:
-        notice(f"the cache {folder} is damaged ({there}); building it anew")
+        print_notice(f"the cache {folder} is damaged ({there}); building it anew")
     dataset = build()
     try:
         _write(folder, dataset)
         there = load(folder)
         return there if isinstance(there, Dataset) else dataset
     except OSError as error:
-        notice(f"cannot write the cache {folder} ({error.strerror or error}); {dataset.name} is kept in memory instead")
+        print_notice(
+            f"cannot write the cache {folder} ({error.strerror or error}); {dataset.name} is kept in memory instead"
+        )
         return dataset
 
 

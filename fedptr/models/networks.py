@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedptr.errors import UserError
-from fedptr.settings import setting, unknown
+from fedptr.settings import setting, unknown_name_error
 from fedptr.types import Shape
 
 
@@ -128,7 +128,9 @@ def build(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
     if ":" in plan.name:
         known[plan.name] = lambda: own(plan.name, shape, classes)
     if plan.name not in known:
-        raise UserError(f"model.name: {unknown(plan.name, plan.name, [*known, 'module:factory'], 'a model')}")
+        raise UserError(
+            f"model.name: {unknown_name_error(plan.name, plan.name, [*known, 'module:factory'], 'a model')}"
+        )
     try:
         return known[plan.name]()
     except UserError:

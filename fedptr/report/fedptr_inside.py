@@ -14,7 +14,7 @@ from fedptr.report.find_runs import Found
 from fedptr.report.series import plain, thin
 from fedptr.runs.auxiliary_pictures import FOLDER
 from fedptr.runs.rounds_file import Record
-from fedptr.stats import number
+from fedptr.stats import number_or_nan
 
 SHEETS = 25  # of a run, at most
 SMALL = 30_000  # bytes of a sheet that is kept as it is; a larger one is compressed with loss
@@ -26,12 +26,12 @@ def view(run: Found, layers: list[str] | None) -> dict[str, Any] | None:
     """By round, means over the clients (or the server) that recorded something; None where nobody did."""
     records = [run.records[i] for i in thin(len(run.records))]
     columns = {name: [mean(record, name) for record in records] for name in ("match_before", "match_after", "beta")}
-    columns |= {name: [number(record.get(name)) for record in records] for name in ("cos_aux", "reach")}
+    columns |= {name: [number_or_nan(record.get(name)) for record in records] for name in ("cos_aux", "reach")}
     distances = [mean_distances(record) for record in records]
     count = max(map(len, distances), default=0)
     if not count and not any(math.isfinite(value) for values in columns.values() for value in values):
         return None
-    columns["cos_local"] = [number(record.get("cos_local")) for record in records]
+    columns["cos_local"] = [number_or_nan(record.get("cos_local")) for record in records]
     names = layers if layers and len(layers) == count else [f"tensor {j + 1}" for j in range(count)]
     by_layer = [plain([row[j] if j < len(row) else math.nan for row in distances]) for j in range(count)]
     return {
@@ -49,7 +49,7 @@ def parts(record: Record) -> Iterator[Record]:
 
 
 def mean(record: Record, name: str) -> float:
-    values = [value for part in parts(record) if math.isfinite(value := number(part.get(name)))]
+    values = [value for part in parts(record) if math.isfinite(value := number_or_nan(part.get(name)))]
     return sum(values) / len(values) if values else math.nan
 
 
@@ -58,7 +58,7 @@ def mean_distances(record: Record) -> list[float]:
     rows = [part["distances"] for part in parts(record) if isinstance(part.get("distances"), list)]
     if not rows or len({len(row) for row in rows}) > 1:
         return []
-    return [sum(map(number, column)) / len(rows) for column in zip(*rows, strict=True)]
+    return [sum(map(number_or_nan, column)) / len(rows) for column in zip(*rows, strict=True)]
 
 
 def sheets(run: Found) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
 from fedptr.report import recipes
 from fedptr.runs import plan as planning
@@ -18,7 +18,7 @@ from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
 from fedptr.runs.rounds_file import Record
-from fedptr.stats import sound
+from fedptr.stats import is_usable_number
 
 PLAN = "plan.toml"
 
@@ -62,7 +62,7 @@ def find(folders: Sequence[Path]) -> tuple[list[Found], list[str]]:
     for place in places.values():
         try:
             runs.append(load(place))
-        except (UserError, DamagedError) as error:
+        except (UserError, DamagedFileError) as error:
             problems.append(f"{place} was left out: {error}")
     if not runs:
         raise UserError(f"none of the {len(problems)} runs found is sound ({problems[0]})")
@@ -92,7 +92,7 @@ def continued(folder: Path, plan: Plan) -> bool:
     """Whether it was finished once, with fewer rounds than it is to have now."""
     try:
         return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
-    except DamagedError:
+    except DamagedFileError:
         return False
 
 
@@ -102,20 +102,20 @@ def so_far(path: Path) -> list[Record]:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
         return [json.loads(line) for line in whole.splitlines()]
     except OSError as error:
-        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
+        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise DamagedError(f"{path.name} is not JSON, a line a round") from None
+        raise DamagedFileError(f"{path.name} is not JSON, a line a round") from None
 
 
 def check(records: Sequence[Any]) -> None:
     """What everything here counts on; the rest may be missing."""
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict) or record.get("round") != number:
-            raise DamagedError(f"line {number} of {ROUNDS} is not of round {number}")
+            raise DamagedFileError(f"line {number} of {ROUNDS} is not of round {number}")
         seconds = record.get("seconds")
-        if not isinstance(seconds, dict) or "total" not in seconds or not all(map(sound, seconds.values())):
-            raise DamagedError(f"line {number} of {ROUNDS} has no sound seconds")
-        if not all(sound(record.get(name)) for name in ("bytes_up", "bytes_down")):
-            raise DamagedError(f"line {number} of {ROUNDS} has no sound bytes")
+        if not isinstance(seconds, dict) or "total" not in seconds or not all(map(is_usable_number, seconds.values())):
+            raise DamagedFileError(f"line {number} of {ROUNDS} has no sound seconds")
+        if not all(is_usable_number(record.get(name)) for name in ("bytes_up", "bytes_down")):
+            raise DamagedFileError(f"line {number} of {ROUNDS} has no sound bytes")
         if not isinstance(record.get("clients"), list):
-            raise DamagedError(f"line {number} of {ROUNDS} has no sound clients")
+            raise DamagedFileError(f"line {number} of {ROUNDS} has no sound clients")

@@ -11,7 +11,7 @@ from typing import Any
 from fedptr.errors import UserError
 from fedptr.reproduce.turned_table import turned
 from fedptr.reproduce.verdict import MEANING
-from fedptr.stats import sound
+from fedptr.stats import is_usable_number
 
 Table = dict[str, Any]  # reproduce.json, and the folders of its runs
 
@@ -101,14 +101,14 @@ def listed(both: dict[str, Any], what: str) -> str:
 
 def entry(cell: dict[str, Any] | None, data: Table) -> str:
     """Our number, the paper's, the gaps and the verdict, a line each."""
-    if cell is None or not sound(cell.get("mean")):
+    if cell is None or not is_usable_number(cell.get("mean")):
         return "failed" if cell and cell.get("failures") else "–"
     few = f" [{len(cell['accuracies'])}]" if len(cell["accuracies"]) < len(cell["folders"]) else ""
     lines = [f"<strong>{with_interval(cell, 'mean', 'ci95', '.1f')}</strong>{few}"]
-    if sound(cell.get("paper")):
+    if is_usable_number(cell.get("paper")):
         lines.append(f'<span class="paper">paper {cell["paper"]:.1f}</span>')
-    if cell["column"] != data["reference"] and sound(cell.get("gap")):
-        theirs = f" ({cell['paper_gap']:+z.1f})" if sound(cell.get("paper_gap")) else ""
+    if cell["column"] != data["reference"] and is_usable_number(cell.get("gap")):
+        theirs = f" ({cell['paper_gap']:+z.1f})" if is_usable_number(cell.get("paper_gap")) else ""
         against = str(cell.get("against", data["reference"]))
         other = f" to {escape(against)}" if against != data["reference"] else ""
         lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}{other}</span>")
@@ -119,5 +119,5 @@ def entry(cell: dict[str, Any] | None, data: Table) -> str:
 
 
 def with_interval(cell: dict[str, Any], mean: str, half: str, form: str) -> str:
-    several = len(cell["accuracies"]) > 1 and sound(cell.get(half))
+    several = len(cell["accuracies"]) > 1 and is_usable_number(cell.get(half))
     return f"{cell[mean]:{form}}" + (f" ± {cell[half]:.1f}" if several else "")

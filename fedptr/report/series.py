@@ -11,13 +11,13 @@ import numpy as np
 from fedptr.report.find_runs import Found
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import LAST
-from fedptr.stats import Floats, interval, number
+from fedptr.stats import Floats, mean_with_interval, number_or_nan
 
 POINTS = 250  # a curve has at most so many
 
 
 def evaluated(run: Found) -> list[Record]:
-    return [record for record in run.records if math.isfinite(number(record.get("test_accuracy")))]
+    return [record for record in run.records if math.isfinite(number_or_nan(record.get("test_accuracy")))]
 
 
 def thin(count: int) -> list[int]:
@@ -36,13 +36,13 @@ def curves(runs: Sequence[Found]) -> dict[str, Any]:
         "seconds": plain(np.mean([seconds(run)[at] for run in runs], axis=0)),
         "mb": plain(np.mean([megabytes(run)[at] for run in runs], axis=0)),
         "epsilon": plain(np.mean([epsilons(run)[at] for run in runs], axis=0)),
-        "accuracy": banded([[100 * number(table[t]["test_accuracy"]) for t in rounds] for table in tables]),
-        "loss": banded([[number(table[t].get("test_loss")) for t in rounds] for table in tables]),
+        "accuracy": banded([[100 * number_or_nan(table[t]["test_accuracy"]) for t in rounds] for table in tables]),
+        "loss": banded([[number_or_nan(table[t].get("test_loss")) for t in rounds] for table in tables]),
     }
 
 
 def banded(values: list[list[float]]) -> dict[str, Any]:
-    mean, half = interval(values)
+    mean, half = mean_with_interval(values)
     if half is None:
         return {"mean": plain(mean)}
     return {"mean": plain(mean), "low": plain(mean - half), "high": plain(mean + half)}
@@ -50,7 +50,7 @@ def banded(values: list[list[float]]) -> dict[str, Any]:
 
 def seconds(run: Found) -> Floats:
     """Spent until after each round."""
-    return np.cumsum([number(record["seconds"].get("total")) for record in run.records])
+    return np.cumsum([number_or_nan(record["seconds"].get("total")) for record in run.records])
 
 
 def megabytes(run: Found) -> Floats:
@@ -59,13 +59,13 @@ def megabytes(run: Found) -> Floats:
 
 def epsilons(run: Found) -> Floats:
     """The privacy spent until after each round; not a number where none was promised."""
-    return np.array([number(record.get("epsilon")) for record in run.records])
+    return np.array([number_or_nan(record.get("epsilon")) for record in run.records])
 
 
 def final(runs: Sequence[Found]) -> dict[str, Any]:
     """The mean accuracy (%) of the last five evaluated rounds, and what the runs cost in all."""
-    accuracies = [[100 * number(record["test_accuracy"]) for record in evaluated(run)] for run in runs]
-    mean, half = interval([[float(np.mean(row[-LAST:]))] for row in accuracies])
+    accuracies = [[100 * number_or_nan(record["test_accuracy"]) for record in evaluated(run)] for run in runs]
+    mean, half = mean_with_interval([[float(np.mean(row[-LAST:]))] for row in accuracies])
     return {
         "seeds": len(runs),
         "rounds": min(len(run.records) for run in runs),
@@ -82,8 +82,8 @@ def phases(runs: Sequence[Found]) -> dict[str, float]:
     """Mean seconds of a round by phase; what no phase accounts for is `other`."""
     records = [record["seconds"] for run in runs for record in run.records]
     names = dict.fromkeys(name for record in records for name in record if name != "total")
-    spent = {name: sum(number(record.get(name, 0.0)) for record in records) / len(records) for name in names}
-    total = sum(number(record.get("total")) for record in records) / len(records)
+    spent = {name: sum(number_or_nan(record.get(name, 0.0)) for record in records) / len(records) for name in names}
+    total = sum(number_or_nan(record.get("total")) for record in records) / len(records)
     rest = total - sum(spent.values())
     return spent | ({"other": rest} if rest > 0 else {})
 

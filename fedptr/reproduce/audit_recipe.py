@@ -14,7 +14,7 @@ from fedptr.audit.run_audit import audit
 from fedptr.audit.table import HEADINGS
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board
-from fedptr.messages import duration, notice
+from fedptr.messages import format_duration, print_notice
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Recipe
 from fedptr.runs.folder import AUDIT
@@ -29,7 +29,7 @@ def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> No
         folder for folder, (summary, _) in sorted(board.done.items()) if not made(folder, attacks, summary, scale)
     ]
     for number, folder in enumerate(waiting, 1):
-        notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
+        print_notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
         try:
             audit(folder, options)
         except (ClientError, UserError) as error:
@@ -91,7 +91,7 @@ def shadows(outcome: Outcome) -> list[str]:
         for summary, _ in list(outcome.at(row, column).runs.values())[:1]:
             numbers = summary["audit"]["attacks"][row.attack]
             if "shadows" in numbers:
-                costs.append(f"{column.name} {numbers['shadows']} in {duration(numbers['shadow_seconds'])}")
+                costs.append(f"{column.name} {numbers['shadows']} in {format_duration(numbers['shadow_seconds'])}")
     return [f"Shadows, shared by the seeds of a method, one after another: {', '.join(costs)}."] if costs else []
 
 

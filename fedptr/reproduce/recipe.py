@@ -26,7 +26,7 @@ from fedptr.errors import UserError
 from fedptr.runs.plan import Plan, Tables, check
 from fedptr.runs.runner import load_plan
 from fedptr.runs.same_run import ASIDE, QUIET, fingerprint, lineage
-from fedptr.settings import unknown
+from fedptr.settings import unknown_name_error
 
 FOLDER = Path(__file__).parent / "recipes"
 COMMON = "common"
@@ -109,7 +109,7 @@ class Recipe:
                 kinds.setdefault(common()["tags"][tag]["kind"], set()).add(tag)
             else:
                 known = [*names, *(t for row in self.rows for t in row.tags)]
-                raise unknown(f"--only {tag}", tag, known, f"a tag or a column of {self.name}")
+                raise unknown_name_error(f"--only {tag}", tag, known, f"a tag or a column of {self.name}")
         wanted = kinds.pop("column", names) | ({self.reference} if tags else set())
         wanted |= {column.against for column in self.columns if column.name in wanted} - {""}
         rows = [row for row in self.rows if all(any(tag in row.tags for tag in kind) for kind in kinds.values())]
@@ -151,7 +151,7 @@ def names() -> list[str]:
 
 def load(name: str) -> Recipe:
     if name not in names():
-        raise unknown(name, name, names(), "a recipe")
+        raise unknown_name_error(name, name, names(), "a recipe")
     raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     columns = tuple(Column(**column) for column in raw.get("columns", ()))
     rows = tuple(

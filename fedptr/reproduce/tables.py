@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedptr.jobs.run_queue import Board
-from fedptr.messages import duration
+from fedptr.messages import format_duration
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Column, Row, common, reduced
 from fedptr.reproduce.turned_table import turned, wide
@@ -192,7 +192,7 @@ def live(outcome: Outcome, board: Board) -> Table:
     """The table as far as it is known, with what runs and how long it will take."""
     recipe = outcome.recipe
     done, total = board.work
-    left = "" if board.left is None or done >= total else f", about {duration(board.left)} left"
+    left = "" if board.left is None or done >= total else f", about {format_duration(board.left)} left"
     failed = f", {len(board.failed)} failed" if board.failed else ""
     caption = f"{len(board.done)} of {len(board.plans)} runs{failed}{left}; the paper's numbers in brackets"
     table = Table(title=Text(f"{recipe.title}, scale {outcome.scale}"), caption=caption, box=SIMPLE_HEAD)

@@ -47,7 +47,7 @@ def interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         return Interval(math.nan, math.nan, 0)
-    mean, half = stats.interval(values)
+    mean, half = stats.mean_with_interval(values)
     return Interval(float(mean), math.nan if half is None else float(half), len(values))
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedptr.atomic_files import flush, replacing
+from fedptr.atomic_files import flush_to_disk, replace_atomically
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
 from fedptr.types import State
@@ -53,9 +53,9 @@ def save(run: Run, dataset: Dataset, folder: Path) -> None:
     words.add_text("owner", name)
     picture = Image.fromarray(sheet(state["X"], state["y"], dataset))
     folder.mkdir(exist_ok=True)
-    with replacing(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
+    with replace_atomically(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
         picture.save(file, "PNG", pnginfo=words)
-        flush(file)
+        flush_to_disk(file)
 
 
 def owner(run: Run) -> tuple[str, State] | None:

@@ -59,7 +59,7 @@ def save(states: dict[str, State], path: Path, t: int) -> None:
     tensors = {f"{owner}/{name}": state[name] for owner, state in states.items() if is_set(state) for name in "Xy"}
     if tensors:
         path.parent.mkdir(exist_ok=True)
-        atomic_files.write(path, tensors, {"round": str(t)})
+        atomic_files.write_tensors(path, tensors, {"round": str(t)})
 
 
 def load(out: Path) -> dict[int, dict[str, State]]:
@@ -81,8 +81,8 @@ def load_starts(out: Path) -> dict[str, State]:
 
 def read(path: Path, out: Path) -> dict[str, State]:
     try:
-        tensors, _ = atomic_files.read(path)
+        tensors, _ = atomic_files.read_tensors(path)
         names = dict.fromkeys(name.partition("/")[0] for name in tensors)
         return {owner: {name: tensors[f"{owner}/{name}"] for name in "Xy"} for owner in names}
-    except (atomic_files.DamagedError, KeyError) as error:
+    except (atomic_files.DamagedFileError, KeyError) as error:
         raise UserError(f"{path.parent}: {error}; remove {out} and audit again") from None

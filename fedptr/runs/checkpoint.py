@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedptr import atomic_files
-from fedptr.atomic_files import DamagedError, Header
+from fedptr.atomic_files import DamagedFileError, Header
 from fedptr.core.client_states import Shelf, Slot, States
 from fedptr.core.federation import Run
 
@@ -40,13 +40,15 @@ class Store:
         changed = run.clients.changed(self.states)
         for i in changed:
             path = self.client(i, run.round)
-            atomic_files.write(path, run.clients[i], {"client": str(i), "round": str(run.round)})
+            atomic_files.write_tensors(path, run.clients[i], {"client": str(i), "round": str(run.round)})
             run.clients.slot(i).saved(path)
         last = self.indices[max(self.indices)] if self.indices else torch.zeros(0, dtype=torch.int64)
         index = torch.cat([last, last.new_zeros(max(0, max(changed, default=0) + 1 - len(last)))])
         index[torch.tensor(changed, dtype=torch.int64)] = run.round
         tensors = {INDEX: pairs_of(index), **{f"server/{name}": value for name, value in run.server.items()}}
-        atomic_files.write(self.server(run.round), tensors, {**header, "format": FORMAT, "round": str(run.round)})
+        atomic_files.write_tensors(
+            self.server(run.round), tensors, {**header, "format": FORMAT, "round": str(run.round)}
+        )
         self.states, self.indices[run.round] = run.clients, index
         self.prune()
 
@@ -69,19 +71,19 @@ class Store:
 
     def load(self, round_: int, device: str = "cpu") -> tuple[Run, Header]:
         """A checkpoint, checked to the last byte; raises DamagedError where anything is not as it was written."""
-        tensors, header = atomic_files.read(self.server(round_), device)
+        tensors, header = atomic_files.read_tensors(self.server(round_), device)
         if header.get("format") != FORMAT:
-            raise DamagedError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
+            raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
         if header.get("round") != str(round_):
-            raise DamagedError(f"{self.server(round_).name} is of round {header.get('round')}")
+            raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
         pairs = tensors.pop(INDEX).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
         slots: dict[int, Slot] = {}
         for i, written in pairs:  # all are read, and those beyond the shelf's budget let go again
             path = self.client(i, written)
-            state, own = atomic_files.read(path, device)
+            state, own = atomic_files.read_tensors(path, device)
             if own != {"client": str(i), "round": str(written)}:
-                raise DamagedError(f"{path.name} is of client {own.get('client')}")
+                raise DamagedFileError(f"{path.name} is of client {own.get('client')}")
             slots |= self.shelf.put({i: state})
             slots[i].saved(path)
         return Run(round_, server, States(shelf=self.shelf).with_slots(slots)), header
@@ -91,8 +93,8 @@ class Store:
         self.states = run.clients
         for round_ in self.rounds():
             if round_ <= run.round:
-                with contextlib.suppress(DamagedError):
-                    tensors, _ = atomic_files.read(self.server(round_))
+                with contextlib.suppress(DamagedFileError):
+                    tensors, _ = atomic_files.read_tensors(self.server(round_))
                     self.indices[round_] = index_of(tensors[INDEX])
 
     def server(self, round_: int) -> Path:

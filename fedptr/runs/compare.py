@@ -11,9 +11,9 @@ from pathlib import Path
 import tomli_w
 
 from fedptr import methods, plots
-from fedptr.atomic_files import DamagedError, write_text
+from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.errors import ClientError, UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs import comparison_table, extend
 from fedptr.runs.experiment import prepare
 from fedptr.runs.lock import StoppedError, locked
@@ -22,7 +22,7 @@ from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record, jsonable
 from fedptr.runs.runner import Engine, execute, in_process, load_plan, resume
 from fedptr.runs.summary import finished
-from fedptr.settings import unknown
+from fedptr.settings import unknown_name_error
 
 ORDER = "compare.toml"
 
@@ -33,7 +33,7 @@ def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Pl
     known = {"name", *(f.name for name in names for f in fields(methods.get(name)))}
     for key in tables.get("method", {}):
         if key not in known:
-            raise unknown(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
+            raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
     first = check(for_method(tables, names[0])).run.seed
     return {
         name: [
@@ -62,7 +62,7 @@ def compare(
                 results[name].append(one(plan, out / name / f"seed{plan.run.seed}", engine))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
-                notice(f"{failures[-1]}; the comparison goes on without")
+                print_notice(f"{failures[-1]}; the comparison goes on without")
             except StoppedError as stopped:  # it is the comparison that is to be resumed
                 raise StoppedError(out, stopped.round, stopped.signal_number) from None
         if not any(results.values()):
@@ -79,7 +79,7 @@ def compare(
 def one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     begun = as_begun(plan, folder)
-    with contextlib.suppress(DamagedError):
+    with contextlib.suppress(DamagedFileError):
         done = finished(folder)
         if begun is None or load_plan(folder).decisive() != begun.decisive():
             raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")

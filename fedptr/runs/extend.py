@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedptr import atomic_files
-from fedptr.atomic_files import DamagedError, write_text
+from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import fast
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, make_task
 from fedptr.runs.folder import CHECKPOINTS
@@ -37,7 +37,7 @@ def check(out: Path, plan: Plan, rounds: int) -> None:
         raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")
     try:
         once_finished(out, plan)
-    except DamagedError:
+    except DamagedFileError:
         return  # whether an unfinished run can be gone on with is for the resume to say
     if not can_go_on(out):
         again = f"`fedptr run {out / PLAN} --rounds {rounds} --out …`"
@@ -49,8 +49,8 @@ def can_go_on(out: Path) -> bool:
     """Whether there is a checkpoint that is sound and fits the rounds that are written down."""
     store = Store(out / CHECKPOINTS)
     for round_ in store.rounds():
-        with contextlib.suppress(DamagedError):
-            vouched(out / ROUNDS, atomic_files.read(store.server(round_))[1])
+        with contextlib.suppress(DamagedFileError):
+            vouched(out / ROUNDS, atomic_files.read_tensors(store.server(round_))[1])
             return True
     return False
 
@@ -73,11 +73,11 @@ def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written
     store = Store(out / CHECKPOINTS)
     for round_ in store.rounds():
         try:
-            tensors, header = atomic_files.read(store.server(round_))
-        except DamagedError:
+            tensors, header = atomic_files.read_tensors(store.server(round_))
+        except DamagedFileError:
             continue
         if before in (header.get("plan"), header.get("plan_before")):
-            atomic_files.write(store.server(round_), tensors, {**header, "plan": after, "plan_before": before})
+            atomic_files.write_tensors(store.server(round_), tensors, {**header, "plan": after, "plan_before": before})
     machine = replace(written.machine, compile=new.machine.compile)
     write_text(out / PLAN, replace(with_rounds(written, rounds), machine=machine).toml())
     return new
@@ -95,7 +95,7 @@ def computed_alike(new: Plan, experiment: Experiment, out: Path) -> Plan:
     otherwise = fast(new, make_task(new, data, began.device), len(data.train_y))
     if otherwise.how == began.how:
         return new
-    notice(
+    print_notice(
         f"{out} goes on as it was begun ({began.how}); a run of {new.run.rounds} rounds from the start would be "
         f"computed otherwise ({otherwise.how}), which rounds differently"
     )

@@ -36,7 +36,7 @@ from fedptr.errors import UserError
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models.networks import ModelPlan
 from fedptr.privacy.differential import Privacy
-from fedptr.settings import build, setting, shown, unknown
+from fedptr.settings import build_settings, format_value, setting, unknown_name_error
 
 Tables = dict[str, Any]
 
@@ -160,7 +160,7 @@ def check(tables: Mapping[str, Any]) -> Plan:
     for name in SECTIONS:
         if name != "method":
             cls: Any = SECTIONS[name].default_factory
-            parts[name] = build(cls, tables.get(name, {}), name)
+            parts[name] = build_settings(cls, tables.get(name, {}), name)
     plan = Plan(**parts, method=_method(tables))
     check_participation(plan.method, plan.run)
     plan.privacy.check(plan.method, plan.run)
@@ -171,25 +171,25 @@ def check_sections(tables: Mapping[str, Any]) -> None:
     """Whether all tables are sections of a plan, whatever is in them."""
     for name, table in tables.items():
         if name != "methods" and name not in SECTIONS:
-            raise unknown(name, name, [*SECTIONS, "methods"], "a section of a plan")
+            raise unknown_name_error(name, name, [*SECTIONS, "methods"], "a section of a plan")
         if not isinstance(table, Mapping):
-            raise UserError(f"{name} must be a section like [{name}], not {shown(table)}")
+            raise UserError(f"{name} must be a section like [{name}], not {format_value(table)}")
     for name, table in tables.get("methods", {}).items():
         if not methods.known(name):
             raise methods.missing(f"methods.{name}", name)
         if not isinstance(table, Mapping):
-            raise UserError(f"methods.{name} must be a section like [methods.{name}], not {shown(table)}")
-        build(methods.get(name), table, f"methods.{name}")
+            raise UserError(f"methods.{name} must be a section like [methods.{name}], not {format_value(table)}")
+        build_settings(methods.get(name), table, f"methods.{name}")
 
 
 def _method(tables: Mapping[str, Any]) -> Method:
     chosen = dict(tables.get("method", {}))
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):
-        raise UserError(f"method.name must be text, not {shown(name)}")
+        raise UserError(f"method.name must be text, not {format_value(name)}")
     if not methods.known(name):
         raise UserError(f"method.name: {methods.missing(name, name)}")
-    return build(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
+    return build_settings(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 
 def for_method(tables: Tables, name: str) -> Tables:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from fedptr.atomic_files import DamagedError, Header, flush
+from fedptr.atomic_files import DamagedFileError, Header, flush_to_disk
 
 Record = dict[str, Any]
 NAME = "rounds.jsonl"
@@ -38,7 +38,7 @@ class History:
         """On the disk before the checkpoint that counts on it."""
         line = (json.dumps(jsonable(record), allow_nan=False) + "\n").encode()
         self.file.write(line)
-        flush(self.file)
+        flush_to_disk(self.file)
         self.digest.update(line)
         self.length += len(line)
         self.records.append(record)
@@ -54,9 +54,9 @@ def vouched(path: Path, header: Header) -> bytes:
     try:
         kept = path.read_bytes()[: int(header["lines"])]
     except OSError as error:
-        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
+        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     if hashlib.sha256(kept).hexdigest() != header["lines_sha256"]:
-        raise DamagedError(f"{path.name} was changed or cut since round {header['round']}")
+        raise DamagedFileError(f"{path.name} was changed or cut since round {header['round']}")
     return kept
 
 

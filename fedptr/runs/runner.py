@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from fedptr.atomic_files import DamagedError, Header, write_text
+from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import free
 from fedptr.core.client_states import PREFIX, Shelf
@@ -30,7 +30,7 @@ from fedptr.core.federation import Run, Visits, federate
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
 from fedptr.runs import plan as planning
 from fedptr.runs import summary as summaries
@@ -71,7 +71,7 @@ def load_plan(out: Path) -> Plan:
 
 def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
     """The summary and the rounds of a run that is finished with so many."""
-    with contextlib.suppress(DamagedError):
+    with contextlib.suppress(DamagedFileError):
         done = summaries.finished(out)
         return done if done[0]["rounds"] == rounds else None
     return None
@@ -99,7 +99,7 @@ def resume(
             if rounds != plan.run.rounds:
                 plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
-                notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
+                print_notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
             return run_rounds(plan, experiment, out, show, shelf, start, history or History(out), engine)
 
 
@@ -171,13 +171,17 @@ def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> 
                 if digest not in (header.get(what), header.get(f"{what}_before")):  # before: see fedptr/runs/extend.py
                     raise UserError(f"the {what} of {out} changed since the run was started; undo that, or start anew")
             history = History(out, header)
-        except DamagedError as error:
+        except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")
             continue
         if problems:
-            notice(f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})")
+            print_notice(
+                f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})"
+            )
         if header.get("torch", torch.__version__) != torch.__version__:
-            notice(f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only")
+            print_notice(
+                f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only"
+            )
         return run, history
     if problems:
         raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it anew")
@@ -206,4 +210,4 @@ def mend_split(out: Path, experiment: Experiment) -> None:
     if path.exists():
         path.rename(path.with_name("split.json.damaged"))
     experiment.split.save(path)
-    notice(f"{words}; it was drawn again from the plan")
+    print_notice(f"{words}; it was drawn again from the plan")

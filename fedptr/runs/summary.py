@@ -16,10 +16,10 @@ import safetensors.torch
 import torch
 
 import fedptr
-from fedptr.atomic_files import DamagedError, replacing, write_text
+from fedptr.atomic_files import DamagedFileError, replace_atomically, write_text
 from fedptr.core.federation import Run
 from fedptr.data import dataset
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.methods import get
 from fedptr.methods.ptr.combine import called
 from fedptr.runs.experiment import Experiment
@@ -113,7 +113,7 @@ def advise(summary: Record) -> None:
     if matching and matching["loss"] >= 1:
         beta = called(get(summary["method"]), "beta")
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
-        notice(
+        print_notice(
             f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "
             f"{matching['skipped']} projections were left out; try --set method.{beta}=auto --set method.lr_img=auto"
         )
@@ -144,13 +144,13 @@ def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
         own = lines[: int(summary["rounds"])] if continued else lines
         told = hashlib.sha256(b"".join(own)).hexdigest()
         if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != told:
-            raise DamagedError(f"{folder} was changed since its run was finished")
+            raise DamagedFileError(f"{folder} was changed since its run was finished")
         plan = summary.get("plan_sha256")  # runs of early versions did not tell
         if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
-            raise DamagedError(f"{folder / PLAN} was changed since its run was finished")
+            raise DamagedFileError(f"{folder / PLAN} was changed since its run was finished")
         return summary, [json.loads(line) for line in own]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{folder} holds no finished run ({error})") from None
+        raise DamagedFileError(f"{folder} holds no finished run ({error})") from None
 
 
 def digest(summary: Record) -> str:
@@ -179,7 +179,7 @@ def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
     task = experiment.task
     tensors: dict[str, Any] = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
     # Not save_file, whose files only their owner may read.
-    with replacing(path) as scratch:
+    with replace_atomically(path) as scratch:
         scratch.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
 
 

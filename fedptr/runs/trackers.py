@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs.rounds_file import Record
 
 COMPARISON = "compare.toml"  # in the folder of a comparison, two above the folders of its runs
@@ -142,7 +142,7 @@ def follow(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Record], 
             act()
         except Exception as error:  # a full disk, a server that went away: foreign code fails in its own ways
             trackers.pop(name, None)
-            notice(f"{name} gets no more of {out} ({' '.join(str(error).split())}); rounds.jsonl has everything")
+            print_notice(f"{name} gets no more of {out} ({' '.join(str(error).split())}); rounds.jsonl has everything")
 
     def feed(record: Record) -> None:
         each(lambda tracker: tracker.log(record["round"], scalars(record)))

@@ -114,8 +114,8 @@ def test_another_engine_comes_to_the_same(name: str, world: World, tmp_path: Pat
     """Law 3. Messages, states and replies travel as bytes, and clients come in the other order: the same bits."""
 
     def travelled(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        (tmp_path / "state").write_bytes(atomic_files.pack(state, {}))
-        return atomic_files.read(tmp_path / "state")[0]
+        (tmp_path / "state").write_bytes(atomic_files.pack_tensors(state, {}))
+        return atomic_files.read_tensors(tmp_path / "state")[0]
 
     def elsewhere(method, msg, states, sites, tolerant):
         msg, found = travelled(msg), {}

@@ -10,7 +10,7 @@ import torch
 from conftest import World, mutate, quick
 
 from fedptr import atomic_files
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.runs.checkpoint import Store
 
 
@@ -67,7 +67,7 @@ def test_a_missing_client_file_is_noticed(saved) -> None:
     """A client without a file would silently start anew."""
     folder, _ = saved
     next(folder.glob("client-*-6.safetensors")).unlink()
-    with pytest.raises(DamagedError, match="cannot be read"):
+    with pytest.raises(DamagedFileError, match="cannot be read"):
         Store(folder).load(6)
 
 
@@ -75,15 +75,15 @@ def test_a_client_file_under_another_name_is_noticed(saved) -> None:
     folder, runs = saved
     a, b = (folder / f"client-{i}-6.safetensors" for i in runs[-1].record["cohort"])
     b.write_bytes(a.read_bytes())
-    with pytest.raises(DamagedError, match="is of client"):
+    with pytest.raises(DamagedFileError, match="is of client"):
         Store(folder).load(6)
 
 
 def test_another_format_is_refused(saved) -> None:
     folder, _ = saved
-    tensors, header = atomic_files.read(folder / "server-6.safetensors")
-    atomic_files.write(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
-    with pytest.raises(DamagedError, match="format '99'"):
+    tensors, header = atomic_files.read_tensors(folder / "server-6.safetensors")
+    atomic_files.write_tensors(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
+    with pytest.raises(DamagedFileError, match="format '99'"):
         Store(folder).load(6)
 
 
@@ -100,7 +100,7 @@ def test_a_thousand_mutations_are_all_noticed(saved) -> None:
         for stop in (5, 6):
             try:
                 run, _ = Store(folder).load(stop)
-            except DamagedError:
+            except DamagedFileError:
                 noticed += 1
                 continue
             assert torch.equal(run.w, runs[stop - 1].w)

@@ -184,7 +184,7 @@ def test_an_unfinished_run_gets_another_end(tmp_path: Path, made: Path, capsys: 
 def test_checkpoints_keep_the_hash_they_have_had_since_the_first_version(made: Path) -> None:
     """With the rounds in it; so runs that earlier versions began go on, and get longer."""
     plan = load_plan(made / "short")
-    _, header = atomic_files.read(made / "short" / "checkpoint" / "server-3.safetensors")
+    _, header = atomic_files.read_tensors(made / "short" / "checkpoint" / "server-3.safetensors")
     assert header["plan"] == hashlib.sha256(plan.decisive().encode()).hexdigest()
     assert "rounds = 3" in plan.decisive()
     assert "plan_before" not in header
@@ -217,8 +217,8 @@ def damaged_client(folder: Path) -> None:
 def other_data(folder: Path) -> None:
     (folder / "split.json").unlink()
     path = folder / "checkpoint" / "server-3.safetensors"
-    tensors, header = atomic_files.read(path)
-    atomic_files.write(path, tensors, {**header, "data": "other"})
+    tensors, header = atomic_files.read_tensors(path)
+    atomic_files.write_tensors(path, tensors, {**header, "data": "other"})
 
 
 def deployed(folder: Path) -> None:

@@ -20,7 +20,7 @@ from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.compare import plans
 from fedptr.runs.plan import SECTIONS, Plan, assign, check, literal, read
-from fedptr.settings import alternatives
+from fedptr.settings import split_union
 
 
 def plan_of(*argv: str) -> Plan:
@@ -75,7 +75,7 @@ def test_options_are_laid_over_a_copy() -> None:
 
 def other(default: Any, hint: Any, bounds: dict[str, float]) -> Any:
     """A valid value of a setting that is not its default, where there is one."""
-    for kind in alternatives(hint):
+    for kind in split_union(hint):
         if typing.get_origin(kind) is Literal:
             candidates: list[Any] = list(typing.get_args(kind))
         else:

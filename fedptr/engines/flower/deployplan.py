@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
-from fedptr.settings import build, setting, unknown
+from fedptr.settings import build_settings, setting, unknown_name_error
 
 NAME = "deploy.toml"
 
@@ -59,5 +59,5 @@ def read(folder: Path) -> DeployPlan:
     tables = planning.read(folder / NAME)
     for name in tables:
         if name not in SECTIONS:
-            raise unknown(name, name, SECTIONS, f"a section of {NAME}")
-    return DeployPlan(**{name: build(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+            raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
+    return DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})

@@ -15,7 +15,7 @@ from fedptr.engines.flower.node import PROTOCOL
 from fedptr.engines.flower.parcel import Parcel
 from fedptr.engines.flower.roster import Roster, read_offer
 from fedptr.errors import ReplyError, UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 
 GREETING = 60.0  # seconds for an answer to a hello; a node reads its data first
 
@@ -66,7 +66,7 @@ class Gathering:
         hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
         answers = self.courier.ask("hello", dict.fromkeys(new, hello), GREETING)
         for node, reason in answers.failures.items():
-            notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
+            print_notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
         return {node: parcel.words for node, parcel in answers.parcels.items() if self.readable(node, parcel.words)}
 
     def readable(self, node: int, words: dict[str, Any]) -> bool:
@@ -74,7 +74,7 @@ class Gathering:
             read_offer(words, self.rules.max_samples)
             return True
         except ReplyError as error:
-            notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
+            print_notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
             return False
 
     def try_agreeing(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
@@ -91,7 +91,9 @@ class Gathering:
             if offer.shape != shape or strange:
                 what = f"the class {strange[0]!r}" if strange else f"images of {'×'.join(map(str, offer.shape))}"
                 other = f"the agreed classes are {', '.join(given[:20])}" if strange else f"{'×'.join(map(str, shape))}"
-                notice(self.roster.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}"))
+                print_notice(
+                    self.roster.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}")
+                )
                 del offered[node]
             else:
                 fitting.append(offer)
@@ -101,9 +103,9 @@ class Gathering:
         assert self.agreed is not None
         try:
             member = self.roster.join(node, words, self.agreed, self.courier.online(), self.rules.max_samples)
-            notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
+            print_notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
         except (UserError, ReplyError) as error:
-            notice(self.roster.refuse(node, f"refused: {error}"))
+            print_notice(self.roster.refuse(node, f"refused: {error}"))
 
     def pause(self, until: float, here: int) -> None:
         self.tell(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")

@@ -19,7 +19,7 @@ from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import DataPlan
-from fedptr.settings import build, setting, unknown
+from fedptr.settings import build_settings, setting, unknown_name_error
 
 NAME = "node.toml"
 STATE = "state"
@@ -58,11 +58,11 @@ def read(folder: Path) -> NodePlan:
 def check(tables: Mapping[str, Any], folder: Path) -> NodePlan:
     for name in tables:
         if name not in SECTIONS:
-            raise unknown(name, name, SECTIONS, f"a section of {NAME}")
+            raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
     for section, name in (("node", "name"), ("node", "number"), ("data", "name")):
         if name not in tables.get(section, {}):
             raise UserError(f"{folder / NAME} does not say {section}.{name}; make it with `fedptr deploy init`")
-    parts = {name: build(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()}
+    parts = {name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()}
     return NodePlan(folder, **parts)
 
 

@@ -38,7 +38,7 @@ from fedptr.engines.flower.gathering import Gathering
 from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.visits import Remote, TooFewError
 from fedptr.errors import UserError
-from fedptr.messages import notice
+from fedptr.messages import print_notice
 from fedptr.runs import summary as summaries
 from fedptr.runs import trackers
 from fedptr.runs.checkpoint import Store
@@ -73,7 +73,7 @@ def serve(grid: Grid, folder: Path) -> Record:
         same = {"plan": plan.digest, "experiment": experiment}
         start, history = newest(folder, same, choose_device(plan.machine.device))
         if start is not None:
-            notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
+            print_notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
         return go(server, same, start, history)
 
 
@@ -91,7 +91,7 @@ def started(folder: Path) -> tuple[str, int]:
 def go(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
     """Rounds until the last; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
-    header = {} if start is None else atomic_files.read(Store(out / CHECKPOINTS).server(start.round))[1]
+    header = {} if start is None else atomic_files.read_tensors(Store(out / CHECKPOINTS).server(start.round))[1]
     registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
     roster = Roster.of(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None
@@ -166,7 +166,7 @@ def counted(
             if time.monotonic() > until:
                 words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
                 raise UserError(f"{words}; see to the nodes, then go on with `fedptr resume {server.folder}`") from None
-            notice(f"round {t + 1} does not count and is asked again: {error}")
+            print_notice(f"round {t + 1} does not count and is asked again: {error}")
             time.sleep(min(5.0, rules.poll * 10))
 
 

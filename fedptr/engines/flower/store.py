@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from fedptr import atomic_files
-from fedptr.atomic_files import DamagedError
+from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import ReplyError
 from fedptr.types import State
 
@@ -34,8 +34,8 @@ class Versions:
     def load(self, version: Version, device: str = "cpu") -> State:
         path = self.path(version)
         try:
-            state, header = atomic_files.read(path, device)
-        except DamagedError as error:
+            state, header = atomic_files.read_tensors(path, device)
+        except DamagedFileError as error:
             raise ReplyError(f"lost its state of round {version[0]} ({error})") from None
         if header != {"client": str(self.client), "round": str(version[0])}:
             raise ReplyError(f"lost its state of round {version[0]} ({path.name} is of another)")
@@ -43,7 +43,7 @@ class Versions:
 
     def save(self, version: Version, state: State, floor: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_files.write(self.path(version), state, {"client": str(self.client), "round": str(version[0])})
+        atomic_files.write_tensors(self.path(version), state, {"client": str(self.client), "round": str(version[0])})
         for path in self.folder.glob(f"client-{self.client}-*.safetensors"):
             if int(path.name.split("-")[2]) < floor:
                 path.unlink(missing_ok=True)
