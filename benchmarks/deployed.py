@@ -14,11 +14,9 @@ from pathlib import Path
 
 from timing import spread
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engines"))
 from deployed_federation import federation
-from test_deploy_real import in_process, moving, plan_for
+from small_plans import in_process, moving, plan_for
 
 from fedptr.runs.experiment import prepare
 

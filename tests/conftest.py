@@ -1,107 +1,14 @@
-"""A small federated world that every method can be run in, in milliseconds."""
+"""What every test has: one thread, and the small world."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
-
-from fedptr.cli.main import main
-from fedptr.core.federation import Rounds, Run, federate
-from fedptr.core.local_training import Local
-from fedptr.core.randomness import Key
-from fedptr.core.samples import Samples
-from fedptr.core.task import Classification
-from fedptr.methods import all_methods, make
-from fedptr.methods.fedavg import FedAvg
-from fedptr.models.networks import MLP
-from fedptr.privacy.differential import Privacy
+from small_world import World
 
 torch.set_num_threads(1)  # tests run side by side, and one thread is what bit-for-bit is promised for
-
-SHAPE, CLASSES = (1, 4, 4), 3
-SIZES = (7, 5, 9, 12)  # with batches of 4: partial batches, and different numbers of steps
-LOCAL = Local(lr=0.05, batch=4)
-# Small matching, so that every method runs in milliseconds, and projection also where it is as poor as that.
-QUICK = {"H": 2, "R": 3, "ipc": 2, "dsa": False, "mtt_max_loss": 1e9}
-
-
-def quick(name: str, **settings: object) -> FedAvg:
-    """A method by name with cheap matching."""
-    known = all_methods()[name].__dataclass_fields__
-    return make(name, **{k: v for k, v in {**QUICK, **settings}.items() if k in known or k in settings})
-
-
-def part_for(name: str, part: float) -> float:
-    """A participation, or 1 for a method that needs everyone."""
-    return 1.0 if all_methods()[name].everyone else part
-
-
-class World:
-    """Four clients, each short of a class, and a task."""
-
-    def __init__(
-        self, model: object = None, dtype: torch.dtype = torch.float32, sizes: tuple[int, ...] = SIZES
-    ) -> None:
-        with Key(1).fixed("world"):
-            self.task = Classification(model or MLP(SHAPE, CLASSES, width=6).to(dtype), SHAPE, CLASSES)
-            centres = torch.randn(CLASSES, *SHAPE)
-            self.clients = []
-            for i, m in enumerate(sizes):
-                y = (torch.randint(2, (m,)) + i) % CLASSES
-                self.clients.append(Samples((centres[y] + torch.randn(m, *SHAPE)).to(dtype), y))
-            y = torch.arange(30) % CLASSES
-            self.test = Samples((centres[y] + torch.randn(30, *SHAPE)).to(dtype), y)
-
-    def runs(
-        self,
-        method: FedAvg,
-        rounds: int = 6,
-        local: Local = LOCAL,
-        start: Run | None = None,
-        privacy: Privacy | None = None,
-        **how: object,
-    ) -> list[Run]:
-        plan = replace(Rounds(rounds=rounds), **how)
-        return list(federate(method, self.task, self.clients, self.test, plan, local, start=start, privacy=privacy))
-
-    def weights(self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, **how: object) -> list[torch.Tensor]:
-        return [run.w for run in self.runs(method, rounds, local, **how)]
 
 
 @pytest.fixture(scope="session")
 def world() -> World:
     return World()
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    """Bit for bit, and neither still nor broken."""
-    assert all(bool(w.isfinite().all()) for w in a)
-    assert not torch.equal(a[0], a[-1]), "nothing was trained"
-    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Cut, emptied, lengthened, or with bits flipped anywhere or near the start."""
-    kind = rng.randrange(5)
-    if kind == 0:
-        return content[: rng.randrange(len(content))]
-    if kind == 1:
-        return b""
-    if kind == 2:
-        return content + bytes(rng.randrange(1, 9))
-    data = bytearray(content)
-    for _ in range(rng.choice((1, 1, 5, 50))):
-        place = (
-            rng.randrange(len(data)) if kind == 3 else rng.randrange(min(400, len(data)))
-        )  # the header is where it hurts
-        data[place] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
-def smoke(name: str, out: Path, *more: str) -> int:
-    """A recipe at the smallest scale, from the command line."""
-    return main(["reproduce", name, "--scale", "smoke", "--out", str(out), *more])

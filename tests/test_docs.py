@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import World
+from small_world import World
 
 from fedptr.cli.commands import tables_from
 from fedptr.cli.main import parser

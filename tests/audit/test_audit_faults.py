@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited_runs import QUICK, Capture, _cache, audit, copied, noise, refused, run, saved, stamps  # noqa: F401
+from audited_runs import QUICK, Capture, audit, copied, noise, refused, run, saved, stamps
 from wait_until import until
 
 from fedptr.cli.main import main

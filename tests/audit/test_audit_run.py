@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from audited_runs import QUICK, Capture, _cache, audit, copied, mislabelled, noise, run, stamps  # noqa: F401
+from audited_runs import QUICK, Capture, audit, copied, mislabelled, noise, run, stamps
 
 from fedptr.audit.examples import choose
 from fedptr.audit.scores import phi

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LOCAL, World, part_for, quick
-from kill_and_resume import outcome
+from same_bits import outcome
+from small_world import LOCAL, World, part_for, quick
 
 from fedptr.cli.main import main
 from fedptr.core.client_states import LEAF, PREFIX, Shelf, States

@@ -6,7 +6,6 @@ methods one of each kind is taken; `make parity` takes all. In test_flower.py al
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -21,55 +20,25 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
-from conftest import QUICK
 from deployed_federation import SLOW, Federation3, federation, until
+from small_plans import in_process, moving, plan_for
 
-from fedptr.core.federation import Run, federate
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import launch
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import Plan
-from fedptr.runs.summary import finished, weights_sha256
+from fedptr.runs.summary import finished
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)
 
 # On two of pytest's workers: a federation waits more than it computes, but many at a time would slow each other.
 federations, faults = pytest.mark.xdist_group("federation"), pytest.mark.xdist_group("faults")
-TABLES: dict[str, Any] = {
-    "run": {"rounds": 3, "on_failure": "drop"},
-    "data": {"subset": 120},
-    "split": {"clients": 3, "alpha": 0.3, "min_size": 8},
-    "model": {"name": "mlp", "width": 8},
-    "local": {"batch": 8, "lr": 0.05},
-    "machine": {"threads": 1, "device": "cpu"},
-}
 
 # With control variates; with what clients keep; what the server keeps; a question; features. FedAvg is below.
 KINDS = ["scaffold", "fedptr", "fedptr-s", "mime", "moon"]
 METHODS = list(all_methods()) if os.environ.get("FEDPTR_ALL_METHODS") else KINDS
-
-
-def plan_for(name: str, clients: int = 3, **run: Any) -> Plan:
-    known = all_methods()[name].__dataclass_fields__
-    method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
-    tables = {**TABLES, "run": {**TABLES["run"], **run}, "split": {**TABLES["split"], "clients": clients}}
-    return planning.check({**tables, "method": method})
-
-
-def in_process(plan: Plan) -> list[Run]:
-    e = prepare(plan)
-    asked = (e.test, plan.run, plan.local, plan.faults)
-    return list(federate(plan.method, e.task, e.clients, *asked, privacy=plan.privacy))
-
-
-def moving(runs: list[Run]) -> str:
-    """The hash of the final weights, which are finite and did not stand still."""
-    assert all(bool(run.w.isfinite().all()) for run in runs)
-    assert not any(bool((a.w == b.w).all()) for a, b in itertools.pairwise(runs))
-    return weights_sha256(runs[-1])
 
 
 @pytest.fixture(scope="module")

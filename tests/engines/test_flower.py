@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
-from conftest import QUICK, same
+from same_bits import same
+from simulated_nodes import Change, Lab
+from small_plans import TABLES, in_process, plan_for
 
-from fedptr.core.federation import Run, federate
 from fedptr.engines.flower import node as nodes
-from fedptr.engines.flower import serve as serving
-from fedptr.engines.flower.client_app import app
-from fedptr.engines.flower.local_grid import LocalGrid
 from fedptr.engines.flower.parcel import Block, Parcel, read, write
 from fedptr.engines.flower.records import from_records, to_records
 from fedptr.engines.flower.simulated import simulated_node
@@ -26,65 +23,6 @@ from fedptr.engines.flower.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import Plan
-
-TABLES: dict[str, Any] = {
-    "run": {"rounds": 4, "on_failure": "drop"},
-    "data": {"subset": 120},
-    "split": {"clients": 3, "alpha": 0.3, "min_size": 8},
-    "model": {"name": "mlp", "width": 8},
-    "local": {"batch": 8, "lr": 0.05, "decay": 0.9},
-    "machine": {"threads": 1, "device": "cpu"},
-}
-Change = Callable[[int, Any], Any]
-
-
-def plan_for(name: str = "scaffold", **run: Any) -> Plan:
-    known = all_methods()[name].__dataclass_fields__
-    method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
-    return planning.check({**TABLES, "run": {**TABLES["run"], **run}, "method": method})
-
-
-def in_process(plan: Plan) -> list[Run]:
-    e = prepare(plan)
-    asked = (e.test, plan.run, plan.local, plan.faults)
-    return list(federate(plan.method, e.task, e.clients, *asked, privacy=plan.privacy))
-
-
-class Lab:
-    """A run folder with simulated nodes."""
-
-    def __init__(self, folder: Path, plan: Plan, rules: str = "") -> None:
-        self.folder = folder
-        (folder / "plan.toml").write_text(plan.toml())
-        (folder / "deploy.toml").write_text(f'[deploy]\nmin_nodes = 3\nevaluate = "server"\npoll = 0.01\n{rules}')
-        prepare(plan).split.save(folder / "split.json")
-
-    def grid(self, change: Change = lambda node, message: message, count: int = 3) -> LocalGrid:
-        simulated_node.cache_clear()  # a new process
-        return LocalGrid(app, [{"partition-id": i} for i in range(count)], {"folder": str(self.folder)}, change)
-
-    def serve(self, grid: LocalGrid | None = None) -> dict[str, Any]:
-        return serving.serve(grid or self.grid(), self.folder)
-
-    def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture
-def models(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """Every round's model, as the served run makes it."""
-    found: list[torch.Tensor] = []
-    original = serving.counted
-
-    def counted(*args: Any) -> Run:
-        run = original(*args)
-        found.append(run.w)
-        return run
-
-    monkeypatch.setattr(serving, "counted", counted)
-    return found
 
 
 @pytest.mark.parametrize("name", all_methods())

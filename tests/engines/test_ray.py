@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import QUICK, part_for, same
-from kill_and_resume import outcome
-from test_laws import equal, untimed
+from same_bits import equal, outcome, same, untimed
+from small_world import QUICK, part_for
+from tiny_runs import HALF, rounds_written
 from wait_until import until
 
 from fedptr.cli.main import main
@@ -35,7 +35,6 @@ from fedptr.runs import rounds_file
 from fedptr.runs.experiment import prepare
 from fedptr.runs.plan import Plan, check
 
-TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--participation", "0.5", "--set", "machine.threads=1"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:the model has BatchNorm"),
     # Ray leaves the processes it starts to the garbage collector.
@@ -251,7 +250,7 @@ def test_thousands_of_clients(pool: Pool, tmp_path: Path) -> None:
 
 def test_a_run_may_move_between_engines(pool: Pool, tmp_path: Path, monkeypatch, capsys) -> None:
     """Stopped on one and gone on with on the other, and back: what it would have come to."""
-    argv = ["run", *TINY, "--method", "fedptr", "--set", "method.m=1", "--set", "method.H=2", "--rounds", "6"]
+    argv = ["run", *HALF, "--method", "fedptr", "--set", "method.m=1", "--set", "method.H=2", "--rounds", "6"]
     assert main([*argv, "--out", str(tmp_path / "whole")]) == 0
     append, out = rounds_file.History.append, str(tmp_path / "part")
 
@@ -275,7 +274,7 @@ def test_a_comparison_shares_its_workers(pool: Pool, tmp_path: Path, monkeypatch
     taken: list[bool] = []
     take = Pool.take
     monkeypatch.setattr(Pool, "take", lambda self: (taken.append(bool(self.workers)), take(self))[1])
-    argv = ["compare", *TINY, "--methods", "fedavg,scaffold", "--rounds", "2", "--set", "machine.workers=2"]
+    argv = ["compare", *HALF, "--methods", "fedavg,scaffold", "--rounds", "2", "--set", "machine.workers=2"]
     assert main([*argv, "--engine", "ray", "--out", str(tmp_path / "ray")]) == 0
     assert taken == [False, False, True, True]
     assert main([*argv, "--out", str(tmp_path / "local")]) == 0
@@ -307,7 +306,7 @@ def test_bad_addresses_are_told_in_one_sentence(argv: list[str], words: str, tmp
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         argv = [f"127.0.0.1:{server.server_port}" if part == "HTTP" else part for part in argv]
-        assert main(["run", *TINY, *argv, "--out", str(tmp_path / "out")]) == 2
+        assert main(["run", *HALF, *argv, "--out", str(tmp_path / "out")]) == 2
         server.shutdown()
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.startswith(f"fedptr: {words}")
@@ -316,7 +315,7 @@ def test_bad_addresses_are_told_in_one_sentence(argv: list[str], words: str, tmp
 
 def test_without_ray_it_says_what_to_install(monkeypatch, capsys) -> None:
     monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
-    assert main(["run", *TINY, "--engine", "ray"]) == 2
+    assert main(["run", *HALF, "--engine", "ray"]) == 2
     assert capsys.readouterr().err.endswith('install it with: pip install "fedptr[ray]"\n')
 
 
@@ -336,16 +335,18 @@ def marked(mark: str) -> list[int]:
 def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
     """A Ray of its own, as a user starts it. Ctrl-C goes to all processes of the terminal; the round is finished."""
     pytest.importorskip("ray", reason="fedptr[ray] is not installed")
-    argv = ["run", *TINY, "--method", "scaffold", "--rounds", "2000", "--set", "run.eval_every=2000"]
+    argv = ["run", *HALF, "--method", "scaffold", "--rounds", "2000", "--set", "run.eval_every=2000"]
     out, mark = tmp_path / "run", f"FEDPTR_TEST={tmp_path}"
     command = [sys.executable, "-m", "fedptr", *argv, "--engine", "ray", "--out", str(out)]
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
-        before = lines(out)
+        before = rounds_written(out)
         process = subprocess.Popen(
             command, env={**os.environ, "FEDPTR_TEST": str(tmp_path)}, stderr=subprocess.PIPE, start_new_session=True
         )
         try:
-            until(lambda b=before, p=process: lines(out) > b + 3 or p.poll() is not None, "the next rounds", 240)
+            until(
+                lambda b=before, p=process: rounds_written(out) > b + 3 or p.poll() is not None, "the next rounds", 240
+            )
             assert len(marked(mark)) > 3
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
             err = process.communicate(timeout=60)[1].decode()
@@ -356,10 +357,3 @@ def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
         until(lambda: not marked(mark), "the end of all processes", 30)
         command = [sys.executable, "-m", "fedptr", "resume", str(out)]
     shutil.rmtree(out)
-
-
-def lines(out: Path) -> int:
-    try:
-        return (out / "rounds.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0

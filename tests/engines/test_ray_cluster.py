@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_ray import TINY, lines
+from tiny_runs import HALF, rounds_written
 from wait_until import until
 
 from fedptr.cli.main import main
 from fedptr.engines import ray_pool
 
 RAY = Path(sys.executable).parent / "ray"
-ARGV = ["run", *TINY, "--method", "scaffold", "--rounds", "60"]
+ARGV = ["run", *HALF, "--method", "scaffold", "--rounds", "60"]
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def test_a_cluster_that_loses_a_machine_gives_the_same_bits(tmp_path: Path) -> N
         ):
             argv = [sys.executable, "-m", "fedptr", *ARGV, "--engine", "ray", "--ray-address", address]
             process = subprocess.Popen([*argv, "--out", str(out)], stderr=subprocess.PIPE)
-            until(lambda: lines(out) > 9 or process.poll() is not None, "the tenth round", 240)
+            until(lambda: rounds_written(out) > 9 or process.poll() is not None, "the tenth round", 240)
             end(other)
             words = process.communicate(timeout=240)[1].decode()
     assert process.returncode == 0, words

@@ -14,7 +14,8 @@ import torch
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
 from flwr.app import ConfigRecord
-from test_flower import TABLES, Lab, in_process, models
+from simulated_nodes import Lab
+from small_plans import TABLES, in_process
 
 from fedptr.engines.flower import masks, serve
 from fedptr.engines.flower.masked import RECORD
@@ -25,7 +26,6 @@ from fedptr.privacy.sum_only import only_sums
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
 
-__all__ = ["models"]  # a fixture
 SUMS = [name for name in all_methods() if only_sums(all_methods()[name](weighting="uniform"))]
 RANGE = 1.0
 

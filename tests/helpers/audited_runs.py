@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,6 @@ def saved(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
     x = x.astype(np.uint8)
     np.savez(path, train_x=x[:200], train_y=y[:200], test_x=x[200:], test_y=y[200:])
     return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For whoever imports it: the cache of datasets is the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDPTR_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def run(out: Path, data: Path, *more: str) -> Path:

@@ -9,7 +9,6 @@ and wherever it was killed: while importing, training, writing a line, or in the
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import subprocess
@@ -18,6 +17,8 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+
+from same_bits import outcome
 
 METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s", "naive")
 ROUNDS = 60
@@ -42,14 +43,6 @@ def go_on(method: str, participation: float, rounds: int, folder: Path) -> subpr
     if (folder / "plan.toml").exists():
         return start("resume", str(folder))
     return start(*settings(method, participation, rounds), "--out", str(folder), "--force")
-
-
-def outcome(folder: Path) -> tuple[str, list[object]]:
-    summary = json.loads((folder / "summary.json").read_text())
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-    return summary["weights_sha256"], lines
 
 
 def where(folder: Path) -> str:

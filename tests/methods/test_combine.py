@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import QUICK, World, part_for, same
+from same_bits import same
+from small_world import QUICK, World, part_for
 
 from fedptr.cli.commands import tables_from
 from fedptr.cli.main import main, parser

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import CLASSES, LOCAL, QUICK, SHAPE, World, quick, same
+from same_bits import same
+from small_world import CLASSES, LOCAL, QUICK, SHAPE, World, quick
 from torch import nn
 
 from fedptr.core.federation import federate

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import LOCAL, World, quick, same
+from same_bits import same
+from small_world import LOCAL, World, quick
 from torch.func import functional_call
 
 from fedptr.core.federation import Rounds, Run, federate, last_run

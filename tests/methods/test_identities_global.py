@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import CLASSES, LOCAL, SHAPE, World, same
+from same_bits import same
+from small_world import CLASSES, LOCAL, SHAPE, World
 from torch import Tensor, nn
 
 from fedptr.compute.blocks import Blocked

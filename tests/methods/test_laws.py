@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CLASSES, LOCAL, SHAPE, World, part_for, quick, same
+from same_bits import equal, same, untimed
+from small_world import CLASSES, LOCAL, SHAPE, World, part_for, quick
 from torch import nn
 
 from fedptr import atomic_files
@@ -28,21 +29,6 @@ PARTS = [1.0, 0.5]
 
 def snapshot(tree: object) -> object:
     return copy.deepcopy(tree)
-
-
-def equal(a: object, b: object) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    return a == b
-
-
-def untimed(record: object) -> object:
-    """A round's record without how long things took."""
-    if isinstance(record, dict):
-        return {key: untimed(value) for key, value in record.items() if key != "seconds"}
-    return [untimed(item) for item in record] if isinstance(record, list) else record
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import CLASSES, SHAPE, World
+from small_world import CLASSES, SHAPE, World
 from torch import Tensor, nn
 
 from fedptr.core.randomness import Key

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import scipy.stats
 import torch
-from conftest import World, quick, same
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import same
+from small_world import World, quick
 
 from fedptr.cli.main import main
 from fedptr.core.federation import Rounds

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from made_runs import made_run
 from PIL import Image
-from test_report_page import EVIL, browser, draw_all, emulate, errors, plot, report  # noqa: F401
+from report_browser import EVIL, draw_all, emulate, errors, plot, report
 
 from fedptr.audit.metrics import measure
 from fedptr.audit.result import FORMAT
@@ -52,7 +52,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return report(base / "runs", base / "report.html")
 
 
-def test_audits_are_drawn(browser: Any, page: str) -> None:  # noqa: F811
+def test_audits_are_drawn(browser: Any, page: str) -> None:
     browser.get(page)
     draw_all(browser)
     assert errors(browser) == []
@@ -74,7 +74,7 @@ def test_audits_are_drawn(browser: Any, page: str) -> None:  # noqa: F811
     assert errors(browser) == []
 
 
-def test_a_phone_need_not_scroll_sideways(browser: Any, page: str) -> None:  # noqa: F811
+def test_a_phone_need_not_scroll_sideways(browser: Any, page: str) -> None:
     emulate(browser, 390)
     try:
         browser.get(page)
@@ -85,7 +85,7 @@ def test_a_phone_need_not_scroll_sideways(browser: Any, page: str) -> None:  # n
         emulate(browser, None)
 
 
-def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_whatever_is_in_the_file(browser: Any, tmp_path: Path) -> None:
     """Text from it is text; what is not an audit is left out, and that is said."""
     made_run(tmp_path / "runs" / "a", {"method": {"name": "fedavg"}})
     told = made_audit(tmp_path / "runs" / "a", 1.0, auxiliary=True)

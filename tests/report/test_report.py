@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import mutate
+from damaged_files import damage
 from made_runs import made_run
 
 from fedptr import plots as curves
@@ -225,7 +225,7 @@ def test_fuzzed_runs_are_shown_or_left_out(tmp_path: Path) -> None:
     odd = [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b"true", b"null", b'"x"', b"[]", b"{}", b"-1"]
     for k in range(120):
         first, last = rng.choice(numbers)
-        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else mutate(whole, rng))
+        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else damage(whole, rng))
         runs, problems = find([tmp_path])
         assert len(runs) + len(problems) == 2
         data_of(page(runs, problems))
@@ -315,7 +315,7 @@ def test_fuzzed_reproductions_are_shown_or_refused(reproduced: Path, tmp_path: P
     values = [match.span() for match in re.finditer(rb'(?<=: )([\d.e-]+|"[^"]*"|\[[^\]]*\])', whole)]
     for k in range(60):
         first, last = rng.choice(values)
-        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else mutate(whole, rng))
+        path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else damage(whole, rng))
         codes.add(main(["report", str(reproduced), "-o", str(tmp_path / "page.html"), "--force"]))
     assert codes == {0, 2}
     assert "Traceback" not in capsys.readouterr().err

@@ -16,38 +16,13 @@ import pytest
 from made_runs import made_run
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from report_browser import EVIL, FLAGS, click, draw_all, emulate, errors, plot, report, wait
 from wait_until import until
 
 from fedptr.cli.main import main
 from fedptr.runs import summary
 
 SECONDS = 3.0  # within which a large page shows its first charts
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
-EVIL = "<img src=x onerror=window.hacked=1></script><script>window.hacked=1</script>"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no Chromium: run `apt-get install chromium chromium-driver`")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in FLAGS:
-        options.add_argument(argument)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")  # no network
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    found.set_window_size(1280, 900)
-    yield found
-    found.quit()
-
-
-def report(folder: Path, out: Path) -> str:
-    assert main(["report", str(folder), "-o", str(out)]) == 0
-    return out.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -71,43 +46,6 @@ def opened(browser: Any, page: str) -> Iterator[Any]:
     yield browser
     emulate(browser, None)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def emulate(browser: Any, width: int | None) -> None:
-    """A phone of this width, or the window itself again."""
-    if width is None:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        return
-    size = {"width": width, "height": 844, "deviceScaleFactor": 3, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def wait(browser: Any, condition: str, seconds: float = 20) -> Any:
-    return until(lambda: browser.execute_script(f"return {condition}"), condition, seconds)
-
-
-def draw_all(browser: Any) -> int:
-    """Scrolls to every chart; how many there are."""
-    count: int = browser.execute_script("return document.querySelectorAll('figure').length")
-    for i in range(count):
-        browser.execute_script(f"document.querySelectorAll('figure')[{i}].scrollIntoView()")
-        wait(browser, f"document.querySelectorAll('figure')[{i}].dataset.drawn")
-    return count
-
-
-def errors(browser: Any) -> list[str]:
-    said = [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-    return said + browser.execute_script("return window.report.errors")
-
-
-def plot(browser: Any, kind: str, expression: str, group: int = 0) -> Any:
-    """Of one chart's Plotly figure."""
-    where = f"document.querySelector('#group{group} figure[data-chart={kind}] .plot')"
-    return browser.execute_script(f"const plot = {where}; return {expression}")
-
-
-def click(browser: Any, what: str) -> None:
-    browser.execute_script(f"document.querySelector({json.dumps(what)}).click()")
 
 
 def test_everything_is_drawn_and_nothing_is_loaded(opened: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import conftest
 import pytest
+import smoke_recipe
 
 from fedptr.audit.options import SCALES
 from fedptr.cli.main import main
@@ -18,7 +18,7 @@ def stamps(out: Path) -> dict[Path, int]:
 
 
 def smoke(out: Path, *more: str) -> int:
-    return conftest.smoke("table10", out, "--jobs", "1", *more)
+    return smoke_recipe.smoke("table10", out, "--jobs", "1", *more)
 
 
 def test_the_papers_numbers() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import smoke
+from smoke_recipe import smoke
 
 from fedptr import methods
 from fedptr.cli.main import main

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import smoke
-from kill_and_resume import outcome
+from same_bits import outcome
+from smoke_recipe import smoke
 
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import look

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import smoke
+from smoke_recipe import smoke
 
 from fedptr.cli.main import main
 from fedptr.report.recipes import entry

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import World, mutate, quick
+from damaged_files import damage
+from small_world import World, quick
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError
@@ -95,7 +96,7 @@ def test_a_thousand_mutations_are_all_noticed(saved) -> None:
     noticed = 0
     for _ in range(1000):
         path = rng.choice(sorted(whole))
-        changed = mutate(whole[path], rng)
+        changed = damage(whole[path], rng)
         path.write_bytes(changed)
         for stop in (5, 6):
             try:

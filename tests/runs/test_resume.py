@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import World, mutate, quick
-from kill_and_resume import killed_run, outcome
+from damaged_files import damage
+from kill_and_resume import killed_run
+from same_bits import outcome
+from small_world import World, quick
 
 from fedptr.cli.main import main
 from fedptr.core.faults import Faults
@@ -143,7 +145,7 @@ def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name:
     experiment = prepare(plan)
     same = identity(plan, experiment)
     for _ in range(1000):
-        (part / name).write_bytes(mutate(whole, rng))
+        (part / name).write_bytes(damage(whole, rng))
         try:
             found = load_plan(part)
             changed = found.toml() != plan.toml()
@@ -164,7 +166,7 @@ def test_fuzzed_splits_are_whole_or_refused(part: Path) -> None:
     whole = path.read_bytes()
     expected = Split.load(path).sha256
     for _ in range(1000):
-        path.write_bytes(mutate(whole, rng))
+        path.write_bytes(damage(whole, rng))
         try:
             assert Split.load(path).sha256 == expected
         except UserError:
@@ -180,7 +182,7 @@ def test_fuzzed_caches_are_whole_or_refused(tmp_path: Path) -> None:
     rng, refused = random.Random(0), 0
     for _ in range(1000):
         path = rng.choice(sorted(whole))
-        path.write_bytes(mutate(whole[path], rng))
+        path.write_bytes(damage(whole[path], rng))
         found = cache.load(tmp_path / "cache")
         if isinstance(found, Dataset):
             assert all((getattr(found, name) == getattr(data, name)).all() for name in PARTS)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
+from oracle_table import rules
 
 from fedptr.core.task import Differentiable
 from fedptr.methods import FedAvg, Scaffold, make
 from fedptr.theory.oracle import error, problem
 from fedptr.types import Batch
-
-spec = importlib.util.spec_from_file_location("oracle_table", Path(__file__).parents[2] / "benchmarks" / "oracle.py")
-assert spec is not None
-assert spec.loader is not None
-rules = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(rules)
 
 ROUNDS = {1.0: 80, 0.3: 300}
 BIASED = ("FedAvg", "FedProx, μ = 0.1")

@@ -23,7 +23,7 @@ import functools
 from dataclasses import replace
 
 import pytest
-from test_oracle import rules
+from oracle_table import rules
 from torch import Tensor
 
 from fedptr.core.federation import Rounds, Run, federate, first_run, last_run

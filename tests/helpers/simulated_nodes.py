@@ -1,0 +1,37 @@
+"""A federation of Flower within one process: no network, and nodes that do what a test wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedptr.engines.flower import serve as serving
+from fedptr.engines.flower.client_app import app
+from fedptr.engines.flower.local_grid import LocalGrid
+from fedptr.engines.flower.simulated import simulated_node
+from fedptr.runs.experiment import prepare
+from fedptr.runs.plan import Plan
+
+Change = Callable[[int, Any], Any]
+
+
+class Lab:
+    """A run folder with simulated nodes."""
+
+    def __init__(self, folder: Path, plan: Plan, rules: str = "") -> None:
+        self.folder = folder
+        (folder / "plan.toml").write_text(plan.toml())
+        (folder / "deploy.toml").write_text(f'[deploy]\nmin_nodes = 3\nevaluate = "server"\npoll = 0.01\n{rules}')
+        prepare(plan).split.save(folder / "split.json")
+
+    def grid(self, change: Change = lambda node, message: message, count: int = 3) -> LocalGrid:
+        simulated_node.cache_clear()  # a new process
+        return LocalGrid(app, [{"partition-id": i} for i in range(count)], {"folder": str(self.folder)}, change)
+
+    def serve(self, grid: LocalGrid | None = None) -> dict[str, Any]:
+        return serving.serve(grid or self.grid(), self.folder)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
