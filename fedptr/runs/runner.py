@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,7 +38,7 @@ from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.lock import StoppedError, locked, stoppable
+from fedptr.runs.lock import Stop, StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import History, Record
 
@@ -121,11 +122,7 @@ def run_rounds(
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same = Store(out / CHECKPOINTS, shelf), identity(plan, experiment)
-    if start is not None:
-        store.adopt(start)
-    summaries.reset_peak_memory()
-    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    store, same, total = Store(out / CHECKPOINTS, shelf), identity(plan, experiment), plan.run.rounds
     e, p = experiment, plan
     with (
         contextlib.closing(history),
@@ -133,27 +130,58 @@ def run_rounds(
         engine(plan, experiment) as visits,
         stoppable() as stop,
     ):
-        asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)
-        for run in federate(p.method, e.task, e.clients, *asked):
-            history.append(run.record)
+
+        def look(run: Run) -> None:
             show(run.record)
             track(run.record)
-            if auxiliary_pictures.due(
-                plan.output.pictures, run.round, total
-            ):  # before the checkpoint that goes on after it
+            if auxiliary_pictures.due(plan.output.pictures, run.round, total):
                 auxiliary_pictures.save(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
             auxiliary_sets.keep(run, out, plan.output.sets, total)
-            if every and (run.round % every == 0 or run.round == total or stop.number):
-                store.save(run, {**same, **history.header(), "torch": torch.__version__})
-            if stop.number and run.round < total:
-                raise StoppedError(out, run.round, stop.number)
+
+        asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)
+        runs = federate(p.method, e.task, e.clients, *asked)
+        run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
+    return finish_run(plan, experiment, out, run, store, history), history.records
+
+
+def record_rounds(
+    plan: Plan,
+    out: Path,
+    runs: Iterable[Run],
+    start: Run | None,
+    store: Store,
+    history: History,
+    look: Callable[[Run], None],
+    same: Callable[[], Header],
+    stop: Stop | None = None,
+) -> Run:
+    """Records every round, lets `look` see it, and saves a checkpoint with the header of `same`; returns the last."""
+    if start is not None:
+        store.adopt(start)
+    summaries.reset_peak_memory()
+    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    for run in runs:
+        history.append(run.record)
+        look(run)  # before the checkpoint: a resume starts after the round, and does not look at it again
+        asked = stop.number if stop else 0
+        if every and (run.round % every == 0 or run.round == total or asked):
+            store.save(run, {**same(), **history.header(), "torch": torch.__version__})
+        if asked and run.round < total:
+            raise StoppedError(out, run.round, asked)
     assert run is not None
+    return run
+
+
+def finish_run(
+    plan: Plan, experiment: Experiment, out: Path, run: Run, store: Store, history: History, **more: Any
+) -> Record:
+    """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
     summaries.save_weights(run, experiment, out / "weights.safetensors")
-    summary = summaries.summarise(plan, experiment, run, history)
+    summary = summaries.summarise(plan, experiment, run, history) | more
     summaries.write(out, summary)
     store.prune(1)
     summaries.advise(summary)
-    return summary, history.records
+    return summary
 
 
 def identity(plan: Plan, experiment: Experiment) -> Header:

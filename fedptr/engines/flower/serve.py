@@ -13,7 +13,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from fedptr.engines.flower.roster import Roster
 from fedptr.engines.flower.visits import Remote, TooFewError
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.runs import summary as summaries
 from fedptr.runs import trackers
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, choose_device, load_data, make_task
@@ -47,7 +46,7 @@ from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import History, Record
-from fedptr.runs.runner import load_plan, newest
+from fedptr.runs.runner import finish_run, load_plan, newest, record_rounds
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
 
@@ -102,34 +101,23 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
     store = Store(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
     remote = Remote(server.courier, roster, rules, *asked, oldest_of(store, plan), plan.privacy)
-    if start is not None:
-        store.adopt(start)
     history = history or History(out)
-    summaries.reset_peak_memory()
-    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
     # Signals are left to Flower, which ends this process when its SuperLink is gone; a checkpoint is all it needs.
     with contextlib.closing(history), trackers.follow(out, history.records) as track:
-        while run is None or run.round < total:
-            run = counted(server, gathering, remote, task, test, run)
-            history.append(run.record)
-            track(run.record)
-            kept = {**same, **history.header(), "roster": roster.text(), "agreement": json.dumps(agreed.plain())}
-            if every and (run.round % every == 0 or run.round == total):
-                store.save(run, {**kept, "torch": torch.__version__})
+        run = record_rounds(
+            plan,
+            out,
+            rounds_that_count(server, gathering, remote, task, test, start),
+            start,
+            store,
+            history,
+            lambda run: track(run.record),
+            lambda: {**same, "roster": roster.text(), "agreement": json.dumps(agreed.plain())},
+        )
     dataset = imaginary(agreed) if own is None else translated(own, agreed)
-    summary = finish(server, Experiment(dataset, as_split(roster), task, [], to_samples(dataset)[1]), run, history)
-    store.prune(1)
+    experiment = Experiment(dataset, as_split(roster), task, [], to_samples(dataset)[1])
+    summary = finish_run(plan, experiment, out, run, store, history, evaluated=rules.evaluate)
     gathering.tell("finished", run.record)
-    return summary
-
-
-def finish(server: Server, experiment: Experiment, run: Run, history: History) -> Record:
-    """The weights and the summary."""
-    summaries.save_weights(run, experiment, server.folder / "weights.safetensors")
-    summary = summaries.summarise(server.plan, experiment, run, history)
-    summary["evaluated"] = server.rules.deploy.evaluate
-    summaries.write(server.folder, summary)
-    summaries.advise(summary)
     return summary
 
 
@@ -141,7 +129,16 @@ def prepare(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classif
     return task, None if own is None else to_samples(dataset, device)[1]
 
 
-def counted(
+def rounds_that_count(
+    server: Server, gathering: Gathering, remote: Remote, task: Classification, test: Samples | None, run: Run | None
+) -> Iterator[Run]:
+    """The rounds from `run` to the plan's last."""
+    while run is None or run.round < server.plan.run.rounds:
+        run = next_that_counts(server, gathering, remote, task, test, run)
+        yield run
+
+
+def next_that_counts(
     server: Server, gathering: Gathering, remote: Remote, task: Classification, test: Samples | None, run: Run | None
 ) -> Run:
     """The next round that counts."""
