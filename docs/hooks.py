@@ -1,6 +1,6 @@
 """For MkDocs: a page per method, made from its code, so that it cannot be out of date.
 
-The rule comes from the README's table of methods, the numbered details from the module docstrings, the settings and the
+The rule comes from the tables in methods.md, the numbered details from the module docstrings, the settings and the
 cost from the class. `results/METHOD.md` and `results/choose.md` are put in where they exist.
 """
 
@@ -101,9 +101,9 @@ def rule(name: str) -> str:
 
 
 def rules() -> dict[str, tuple[str, str]]:
-    """method -> its pull and nothing, or its local direction and the server's step, as in the README's two tables."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| ([^|]+) \| ([^|]+) \|", readme, re.MULTILINE)
+    """method -> its pull and nothing, or its local direction and the server's step, as in methods.md."""
+    tables = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| ([^|]+) \| ([^|]+) \|", tables, re.MULTILINE)
     same = next((local for name, local, _ in rows if name == "fedptr"), "")
     return {
         name: (local.replace("the same", same), "" if re.fullmatch(r"\d / \d", next_) else next_)

@@ -113,7 +113,7 @@ def test_what_a_page_names_is_there(page: str) -> None:
     text = re.sub(r"<!--.*?-->", "", (DOCS / page).read_text(encoding="utf-8"))
     known = {f.name for method in all_methods().values() for f in fields(method)} | {"NAME"}
     if page != "add-method.md":  # which makes a method of its own
-        assert set(re.findall(r"(?<!-)\bmethod\.([A-Za-z_]+)", re.sub(r"\$ .*\n.*", "", text))) <= known
+        assert set(re.findall(r"(?<![-/])\bmethod\.([A-Za-z_]+)", re.sub(r"\$ .*\n.*", "", text))) <= known
     named = re.findall(r"\brecipe `([\w-]+)`", text) + re.findall(r"fedptr reproduce ([a-z][\w-]*)", text)
     assert not [name for name in named if not (RECIPES / f"{name}.toml").exists()]
     assert not [path for path in re.findall(r"\bresults/[\w./-]*\w", text) if not (ROOT / path).exists()]
