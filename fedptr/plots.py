@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Records = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # method -> seeds -> rounds
 
-# Colour and dashes: a method looks the same in every comparison. The first colours are Okabe and Ito's, the others
-# Tol's, which colour-blind people tell apart; dashes do it in print, and within a family of methods, which has one
-# colour. FedPTR and FedPTR-S are thicker, and below, so that a curve that runs along with them is seen too.
 LONG, SHORT, DOTS, MIXED = (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)), (0, (3, 1, 1, 1))
-STYLES = {
-    "fedavg": ("#333333", LONG),
-    "fedprox": ("#56b4e9", "-"),
-    "scaffold": ("#009e73", "-"),
-    "feddyn": ("#e69f00", "-"),
-    "feddc": ("#cc79a7", "-"),
-    "fedptr": ("#d55e00", "-"),
-    "fedptr-s": ("#0072b2", (0, (6, 1.5))),
-    "fedptr-linear": ("#882255", "-"),
-    "naive": ("#999999", DOTS),
-    "fedavgm": ("#117733", "-"),
-    "fedagm": ("#117733", SHORT),
-    "fedcm": ("#117733", DOTS),
-    "fedadagrad": ("#332288", "-"),
-    "fedyogi": ("#332288", SHORT),
-    "fedadam": ("#332288", DOTS),
-    "fedams": ("#332288", MIXED),
-    "fedsam": ("#999933", "-"),
-    "mofedsam": ("#999933", SHORT),
-    "mime": ("#aa4499", "-"),
-    "mimelite": ("#aa4499", SHORT),
-    "moon": ("#44aa99", "-"),
-    "fedpd": ("#44aa99", SHORT),
-}
-OTHERS = tuple((colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882255", "#117733", "#aa4499", "#999933"))
+
+
+class Look(NamedTuple):
+    """A method looks the same in every comparison, and declares how.
+
+    The first colours are Okabe and Ito's, the others Tol's, which colour-blind people tell apart. Dashes do it in
+    print, and within a family of methods, which has one colour.
+    """
+
+    colour: str
+    dashes: str | tuple[float, tuple[float, ...]] = "-"
+    bold: bool = False  # thicker, and below, so that a curve that runs along with it is seen too
+
+
+# For methods that declare none.
+OTHERS = tuple(
+    Look(colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882255", "#117733", "#aa4499", "#999933")
+)
 # For lines that are no methods.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 FEW = 20  # so few evaluations are marked each
 
 
-def styles(methods: Iterable[str]) -> dict[str, tuple[str, Any]]:
-    """Colour and dashes of every method; those that have none of their own get the others in turn."""
+def choose_looks(declared: Mapping[str, Look | None]) -> dict[str, Look]:
+    """The look of every method; those that declare none get the others in turn."""
     others = itertools.cycle(OTHERS)
-    return {name: STYLES.get(name) or next(others) for name in methods}
+    return {name: look or next(others) for name, look in declared.items()}
 
 
-def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
+def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) -> tuple[Path, Path]:
     """Mean over the seeds, with a band of ± one standard deviation."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -59,14 +49,12 @@ def plot(records: Records, title: str, path: Path) -> tuple[Path, Path]:
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_round, by_second = figure.subplots(1, 2, sharey=True)
     lines = []
-    looks = styles(records)
     for name, seeds in records.items():
-        colour, dashes = looks[name]
+        colour, dashes, bold = looks[name]
         rounds, seconds, accuracy = measured(seeds)
         mean, spread = accuracy.mean(0), accuracy.std(0, ddof=min(1, len(seeds) - 1))
-        ours = name.startswith("fedptr")
-        look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if ours else 1.4, "zorder": 3 if ours else 4}
-        look |= {"marker": "o", "markersize": 5 if ours else 3.5} if len(rounds) <= FEW else {}
+        look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if bold else 1.4, "zorder": 3 if bold else 4}
+        look |= {"marker": "o", "markersize": 5 if bold else 3.5} if len(rounds) <= FEW else {}
         for axes, x in ((by_round, rounds), (by_second, seconds)):
             (line,) = axes.plot(x, mean, label=name, **look)
             if len(seeds) > 1:

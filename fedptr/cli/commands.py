@@ -138,7 +138,7 @@ def check_engine(plan: Plan, args: argparse.Namespace) -> None:
 def compare(args: argparse.Namespace) -> int:
     from fedptr.runs import compare as comparing
 
-    names = list(registry.PAPER) if args.methods is None else [name.strip() for name in args.methods.split(",")]
+    names = registry.paper_methods() if args.methods is None else [name.strip() for name in args.methods.split(",")]
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     if len(set(names)) < len(names):

@@ -9,15 +9,16 @@ nothing but its arguments. Entries named `log/…` in a message or a reply are d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
 
@@ -80,16 +81,61 @@ class Cost(NamedTuple):
         }
 
 
+class Rule(NamedTuple):
+    """A round in formulas, for tables and pages."""
+
+    pull: str = ""  # added to ∇L_i(w)
+    direction: str = ""  # of a local step, where it is not ∇L_i(w) + pull
+    start: str = "x"  # where local training starts
+    where: str = ""  # what a symbol in these is
+    server: str = "x ← mean of w_i"
+
+    @property
+    def local(self) -> str:
+        """The direction of a local step."""
+        return self.direction or "∇L_i(w)" + (f" + {self.pull}" if self.pull else "")
+
+    def in_words(self) -> list[str]:
+        """A line for each of: the start, a local step, its symbols, the server."""
+        start = [f"w ← {self.start}"] if self.start != "x" else []
+        return [*start, f"w ← w − η_l · ({self.local})", *([self.where] if self.where else []), self.server]
+
+
+class Oracle(NamedTuple):
+    """Where theory sees a method end on quadratics with a known optimum; `fedptr.theory.oracle` checks it."""
+
+    row: str  # its name in the oracle's table
+    ends: Literal["optimum", "optimum with everyone", "off"]
+    because: str
+    settings: Mapping[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class Method:
     weighting: Literal["samples", "uniform"] = setting("samples", "how the clients' models are averaged")
 
+    # All that tables, pages, figures and tests know of a method.
     name: ClassVar[str]
     idea: ClassVar[str]  # in one line
     cite: ClassVar[str]
+    family: ClassVar[str] = "other"  # methods of one family stand together in tables
+    rule: ClassVar[Rule | None] = None
+    look: ClassVar[Look | None] = None  # of its curves; None = a colour that no other method has
+    oracle: ClassVar[tuple[Oracle, ...]] = ()
+    aliases: ClassVar[tuple[str, ...]] = ()  # names that it has elsewhere
+    paper_column: ClassVar[int] = 0  # in Table 1 of FedPTR's paper, from 1; 0 = it is not there
     cost: ClassVar[Cost] = Cost()
     everyone: ClassVar[bool] = False  # whether all clients must take part in every round
     measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
+    no_ptr: ClassVar[str] = ""  # why NAME+ptr is refused; "" = it is not
+
+    def __init_subclass__(cls) -> None:
+        """A method with a name of its own does not inherit what describes its parent alone."""
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            for entry in ("rule", "look", "oracle", "aliases", "paper_column"):
+                if entry not in vars(cls):
+                    setattr(cls, entry, getattr(Method, entry))
 
     @property
     def effort(self) -> Effort:

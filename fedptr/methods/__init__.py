@@ -40,14 +40,11 @@ if TYPE_CHECKING:  # so that editors and mypy know the hyper-parameters of `meth
     from fedptr.methods.scaffold import Scaffold as Scaffold
 
 PTR = "+ptr"  # NAME+ptr: the method with FedPTR beside it
-ALSO = {"fedacg": "fedagm"}  # names that the same method has elsewhere
-# The paper's order, for tables; others follow by name.
-PAPER = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s")
 
 
 @functools.cache
 def all_methods() -> dict[str, type[Method]]:
-    """Method classes by name, the paper's first."""
+    """Method classes by name: those of the paper's Table 1 in its order, then the others by name."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -59,7 +56,12 @@ def all_methods() -> dict[str, type[Method]]:
                 and value.__module__ == module.__name__
             ):
                 found[value.name] = value
-    return {name: found[name] for name in [*PAPER, *sorted(set(found) - set(PAPER))]}
+    return dict(sorted(found.items(), key=lambda item: (item[1].paper_column or len(found), item[0])))
+
+
+def paper_methods() -> list[str]:
+    """The methods of the paper's Table 1, in its order."""
+    return [name for name, method in all_methods().items() if method.paper_column]
 
 
 def known(name: str) -> bool:
@@ -68,8 +70,9 @@ def known(name: str) -> bool:
 
 def missing(what: str, name: str) -> UserError:
     """That there is no such method; `what` names it in its place."""
-    if name in ALSO:
-        return UserError(f"{what} is called {ALSO[name]} here")
+    for method in all_methods().values():
+        if name in method.aliases:
+            return UserError(f"{what} is called {method.name} here")
     return unknown_name_error(what, name, all_methods(), "a method")
 
 

@@ -13,7 +13,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedptr.core.method import Oracle, Rule
 from fedptr.methods.adaptive_server import Adaptive
+from fedptr.plots import Look
 from fedptr.settings import setting
 
 
@@ -24,6 +26,12 @@ class FedAdagrad(Adaptive):
     name: ClassVar[str] = "fedadagrad"
     idea: ClassVar[str] = "Adagrad on the server: steps shrink with what was moved so far"
     cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"
+    family: ClassVar[str] = "adaptive server"
+    rule: ClassVar[Rule] = Rule(server="v ← v + Δ²; x ← x + η Δ/(√v + τ)")
+    look: ClassVar[Look] = Look("#332288")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedAdagrad, η = 3", "off", "ends where FedAvg does", {"server_lr": 3.0}),
+    )
 
     def square(self, v: Tensor, delta: Tensor) -> Tensor:
         return v + delta**2

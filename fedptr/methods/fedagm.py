@@ -22,8 +22,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Oracle, Rule, Site
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -36,6 +37,11 @@ class FedAGM(FedAvg):
     name: ClassVar[str] = "fedagm"
     idea: ClassVar[str] = "clients start ahead on the server's momentum and stay near there: β(w − x')"
     cite: ClassVar[str] = "Kim et al., 2022, arXiv:2201.03172 (FedACG, CVPR 2024)"
+    family: ClassVar[str] = "momentum"
+    rule: ClassVar[Rule] = Rule(pull="β(w − x')", start="x' = x + λv", server="x ← mean of w_i; v ← its change")
+    look: ClassVar[Look] = Look("#117733", SHORT)
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("FedAGM, β = 0.1", "off", "ends where FedProx does", {"beta": 0.1}),)
+    aliases: ClassVar[tuple[str, ...]] = ("fedacg",)
     cost: ClassVar[Cost] = Cost(server=1)
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -17,8 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Oracle, Rule, Site
 from fedptr.methods.fedadam import FedAdam
+from fedptr.plots import MIXED, Look
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -32,6 +33,10 @@ class FedAMS(FedAdam):
     name: ClassVar[str] = "fedams"
     idea: ClassVar[str] = "FedAdam over the largest v so far, so that steps do not grow again"
     cite: ClassVar[str] = "Wang et al., ICML 2022, arXiv:2205.02719"
+    family: ClassVar[str] = "adaptive server"
+    rule: ClassVar[Rule] = Rule(server="v̂ ← max(v̂, v, ε); x ← x + η m/√v̂")
+    look: ClassVar[Look] = Look("#332288", MIXED)
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("FedAMS", "off", "ends where FedAvg does"),)
     cost: ClassVar[Cost] = Cost(server=3)
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedptr.core.method import Method
+from fedptr.core.method import Method, Oracle, Rule
+from fedptr.plots import LONG, Look
 
 
 @dataclass(frozen=True)
@@ -18,3 +19,8 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     idea: ClassVar[str] = "local SGD, then the mean of the clients' models"
     cite: ClassVar[str] = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
+    family: ClassVar[str] = "averaging"
+    rule: ClassVar[Rule] = Rule()
+    look: ClassVar[Look] = Look("#333333", LONG)
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("FedAvg", "off", "biased: nothing corrects the drift"),)
+    paper_column: ClassVar[int] = 1

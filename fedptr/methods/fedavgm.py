@@ -21,8 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Oracle, Rule, Site
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -36,6 +37,10 @@ class FedAvgM(FedAvg):
     name: ClassVar[str] = "fedavgm"
     idea: ClassVar[str] = "momentum on the server, over the rounds"
     cite: ClassVar[str] = "Hsu et al., 2019, arXiv:1909.06335"
+    family: ClassVar[str] = "momentum"
+    rule: ClassVar[Rule] = Rule(server="v ← βv + Δ; x ← x + η_s v")
+    look: ClassVar[Look] = Look("#117733")
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("FedAvgM", "off", "ends where FedAvg does"),)
     cost: ClassVar[Cost] = Cost(server=1)
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -26,9 +26,10 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.method import Cost, Site, drift
+from fedptr.core.method import Cost, Oracle, Rule, Site, drift
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.scaffold import counted_steps
+from fedptr.plots import DOTS, Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
 
@@ -42,6 +43,14 @@ class FedCM(FedAvg):
     name: ClassVar[str] = "fedcm"
     idea: ClassVar[str] = "mixes every local gradient with the last round's mean direction: α g + (1−α) Δ̄"
     cite: ClassVar[str] = "Xu et al., 2021, arXiv:2106.10874"
+    family: ClassVar[str] = "momentum"
+    rule: ClassVar[Rule] = Rule(
+        direction="α ∇L_i(w) + (1−α) Δ̄", server="x ← x + η_g Δ; Δ̄ ← mean of (x − w_i)/(K_i η_l)"
+    )
+    look: ClassVar[Look] = Look("#117733", DOTS)
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedCM, α = 0.5", "off", "ends where FedAvg does at αη_l", {"alpha": 0.5}),
+    )
     cost: ClassVar[Cost] = Cost(down=2, server=1)
     measures_drift: ClassVar[bool] = True
 

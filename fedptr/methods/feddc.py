@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.method import Cost, Site, drift, spread
+from fedptr.core.method import Cost, Oracle, Rule, Site, drift, spread
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.scaffold import counted_steps
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -39,6 +40,14 @@ class FedDC(FedAvg):
     name: ClassVar[str] = "feddc"
     idea: ClassVar[str] = "learns and cancels the local drift: α(w − x + h_i) + c − c_i"
     cite: ClassVar[str] = "Gao et al., CVPR 2022, arXiv:2203.11751"
+    family: ClassVar[str] = "drift correction"
+    rule: ClassVar[Rule] = Rule(pull="α(w − x + h_i) + c − c_i", server="h, c ← (1/N) Σ h_i, c_i; x ← mean of w_i + h")
+    look: ClassVar[Look] = Look("#cc79a7")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedDC", "optimum", "reaches it", {"alpha": 1.0}),
+        Oracle("FedDC, weighted", "optimum", "reaches it", {"alpha": 1.0, "weighted": True}),
+    )
+    paper_column: ClassVar[int] = 5
     cost: ClassVar[Cost] = Cost(down=2, up=2, client=2, server=2)
     measures_drift: ClassVar[bool] = True
 

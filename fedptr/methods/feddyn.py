@@ -20,8 +20,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site, drift, spread
+from fedptr.core.method import Cost, Oracle, Rule, Site, drift, spread
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -35,6 +36,14 @@ class FedDyn(FedAvg):
     name: ClassVar[str] = "feddyn"
     idea: ClassVar[str] = "a dynamic penalty aligns local and global optima: α(w − x + r_i)"
     cite: ClassVar[str] = "Acar et al., ICLR 2021, arXiv:2111.04263"
+    family: ClassVar[str] = "drift correction"
+    rule: ClassVar[Rule] = Rule(pull="α(w − x + r_i)", server="r ← (1/N) Σ r_i; x ← mean of w_i + r")
+    look: ClassVar[Look] = Look("#e69f00")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedDyn", "optimum", "reaches it", {"alpha": 1.0}),
+        Oracle("FedDyn, weighted", "optimum", "reaches it", {"alpha": 1.0, "weighted": True}),
+    )
+    paper_column: ClassVar[int] = 4
     cost: ClassVar[Cost] = Cost(client=1, server=1)
     measures_drift: ClassVar[bool] = True
 

@@ -27,9 +27,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Oracle, Rule, Site
 from fedptr.core.randomness import Key
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -43,6 +44,15 @@ class FedPD(FedAvg):
     name: ClassVar[str] = "fedpd"
     idea: ClassVar[str] = "primal-dual steps that may skip communication: λ_i + (w − x_i)/η"
     cite: ClassVar[str] = "Zhang et al., IEEE TSP 2021, arXiv:2005.11418"
+    family: ClassVar[str] = "drift correction"
+    rule: ClassVar[Rule] = Rule(
+        pull="λ_i + (w − x_i)/η", start="x_i, the client's copy of x", server="x ← mean of w_i + ηλ_i, or nothing"
+    )
+    look: ClassVar[Look] = Look("#44aa99", SHORT)
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedPD", "optimum with everyone", "FedDyn, with everyone only", {"eta": 1.0}),
+        Oracle("FedPD, p = 0.5", "off", "biased: clients part ways in silent rounds", {"eta": 1.0, "p": 0.5}),
+    )
     cost: ClassVar[Cost] = Cost(client=2)
     everyone: ClassVar[bool] = True
 

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.method import Site
+from fedptr.core.method import Oracle, Rule, Site
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -26,6 +27,13 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     idea: ClassVar[str] = "pulls every local model towards the global one: μ(w − x)"
     cite: ClassVar[str] = "Li et al., MLSys 2020, arXiv:1812.06127"
+    family: ClassVar[str] = "averaging"
+    rule: ClassVar[Rule] = Rule(pull="μ(w − x)")
+    look: ClassVar[Look] = Look("#56b4e9")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("FedProx, μ = 0.1", "off", "biased: the pull corrects no drift", {"mu": 0.1}),
+    )
+    paper_column: ClassVar[int] = 2
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:
         return self.mu * (w - msg["x"])

@@ -14,9 +14,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Rule, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.projection import Projected
+from fedptr.plots import Look
 from fedptr.types import State
 
 
@@ -25,6 +26,10 @@ class FedPTR(Projected, FedAvg):
     name: ClassVar[str] = "fedptr"
     idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: from w̃, λ_j(w_j − w̃_j)"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    family: ClassVar[str] = "projected trajectory"
+    rule: ClassVar[Rule] = Rule(pull="λ_j(w_j − w̃_j) per layer j", start="w̃, the projected model")
+    look: ClassVar[Look] = Look("#d55e00", bold=True)
+    paper_column: ClassVar[int] = 6
     cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
     def client_init(self, x: Tensor, site: Site) -> State:

@@ -15,9 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Rule, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.pull import Pull
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -30,6 +31,11 @@ class FedPTRLinear(Pull, FedAvg):
     name: ClassVar[str] = "fedptr-linear"
     idea: ClassVar[str] = "FedPTR from a plain extrapolation of the trajectory; no auxiliary data"
     cite: ClassVar[str] = "a control of this library; the pull is of Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    family: ClassVar[str] = "projected trajectory"
+    rule: ClassVar[Rule] = Rule(
+        pull="λ_j(w_j − w̃_j) per layer j", start="w̃, the projected model", where="w̃ = x + r(x − x^{t−m})/m"
+    )
+    look: ClassVar[Look] = Look("#882255", bold=True)
     cost: ClassVar[Cost] = Cost(down=2, trail="server")
 
     def server_init(self, x: Tensor, site: Site) -> State:

@@ -13,9 +13,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Rule, Site
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.projection import Projected
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -27,6 +28,12 @@ class FedPTRS(Projected, FedAvg):
     name: ClassVar[str] = "fedptr-s"
     idea: ClassVar[str] = "FedPTR on the server: one auxiliary dataset, one projected model for all clients"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"
+    family: ClassVar[str] = "projected trajectory"
+    rule: ClassVar[Rule] = Rule(
+        pull="λ_j(w_j − w̃_j) per layer j", start="w̃, the projected model", where="w̃ from the server"
+    )
+    look: ClassVar[Look] = Look("#0072b2", (0, (6, 1.5)), bold=True)
+    paper_column: ClassVar[int] = 7
     cost: ClassVar[Cost] = Cost(down=2, trail="server", auxiliary="server")
 
     def server_init(self, x: Tensor, site: Site) -> State:

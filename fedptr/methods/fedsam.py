@@ -19,8 +19,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.method import Effort, Site
+from fedptr.core.method import Effort, Oracle, Rule, Site
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Batch, State
 
@@ -32,6 +33,10 @@ class FedSAM(FedAvg):
     name: ClassVar[str] = "fedsam"
     idea: ClassVar[str] = "steps with the gradient at the worst point nearby: ∇L(w + e)"
     cite: ClassVar[str] = "Qu et al., ICML 2022, arXiv:2206.02618"
+    family: ClassVar[str] = "flat minima"
+    rule: ClassVar[Rule] = Rule(direction="∇L_i(w + e)", where="e = ρ ∇L_i(w)/‖∇L_i(w)‖")
+    look: ClassVar[Look] = Look("#999933")
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("FedSAM", "off", "biased: nothing corrects the drift"),)
 
     @property
     def effort(self) -> Effort:

@@ -26,9 +26,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.method import Cost, Effort, Site
+from fedptr.core.method import Cost, Effort, Oracle, Rule, Site
 from fedptr.core.task import full_gradient
 from fedptr.methods.mimelite import MimeLite
+from fedptr.plots import Look
 from fedptr.types import Batch, Reply, State
 
 
@@ -36,6 +37,19 @@ from fedptr.types import Batch, Reply, State
 class Mime(MimeLite):
     name: ClassVar[str] = "mime"
     idea: ClassVar[str] = "MimeLite with gradients corrected towards everyone's: ∇L(w) − ∇L(x) + c"
+    family: ClassVar[str] = "drift correction"
+    rule: ClassVar[Rule] = Rule(
+        direction="(1−β)(∇L_i(w) − ∇L_i(x) + c) + βs", server="x ← mean of w_i; s ← (1−β)c + βs"
+    )
+    look: ClassVar[Look] = Look("#aa4499")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle(
+            "Mime, β = 0.5",
+            "optimum with everyone",
+            "reaches it with everyone; else c is the cohort's",
+            {"beta": 0.5},
+        ),
+    )
     cost: ClassVar[Cost] = Cost(down=4, up=2, server=1)
 
     @property

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.method import Cost, Effort, Site
+from fedptr.core.method import Cost, Effort, Oracle, Rule, Site
 from fedptr.core.task import full_gradient
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
 
@@ -40,6 +41,12 @@ class MimeLite(FedAvg):
     name: ClassVar[str] = "mimelite"
     idea: ClassVar[str] = "local steps with the server's momentum, frozen meanwhile: (1−β) g + β s"
     cite: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, arXiv:2008.03606"
+    family: ClassVar[str] = "momentum"
+    rule: ClassVar[Rule] = Rule(direction="(1−β) ∇L_i(w) + βs", server="x ← mean of w_i; s ← (1−β)c + βs")
+    look: ClassVar[Look] = Look("#aa4499", SHORT)
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("MimeLite, β = 0.5", "off", "biased, (1−β)² times as much as FedAvg", {"beta": 0.5}),
+    )
     cost: ClassVar[Cost] = Cost(down=2, up=2, server=1)
 
     @property

@@ -26,8 +26,9 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedptr.core.method import Cost, Effort, Site
+from fedptr.core.method import Cost, Effort, Oracle, Rule, Site
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Batch, State
 
@@ -40,6 +41,10 @@ class Moon(FedAvg):
     name: ClassVar[str] = "moon"
     idea: ClassVar[str] = "contrasts local features with the global model's and the client's last model's"
     cite: ClassVar[str] = "Li et al., CVPR 2021, arXiv:2103.16257"
+    family: ClassVar[str] = "contrast of features"
+    rule: ClassVar[Rule] = Rule(direction="∇(L_i(w) + μ·contrast of features)")
+    look: ClassVar[Look] = Look("#44aa99")
+    oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("MOON", "off", "biased: nothing corrects the drift"),)
     cost: ClassVar[Cost] = Cost(client=1)
 
     @property

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedptr.core.method import Cost, Site
+from fedptr.core.method import Cost, Rule, Site
 from fedptr.core.samples import Samples
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.plots import DOTS, Look
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -29,6 +30,9 @@ class Naive(Trajectory, FedAvg):
     name: ClassVar[str] = "naive"
     idea: ClassVar[str] = "FedProx on local plus auxiliary data, the attempt FedPTR is contrasted with"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380, appendix"
+    family: ClassVar[str] = "projected trajectory"
+    rule: ClassVar[Rule] = Rule(pull="μ(w − x)", where="on local and auxiliary data")
+    look: ClassVar[Look] = Look("#999999", DOTS)
     cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
     def client_init(self, x: Tensor, site: Site) -> State:

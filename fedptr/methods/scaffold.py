@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local
-from fedptr.core.method import Cost, Effort, Site, spread
+from fedptr.core.method import Cost, Effort, Oracle, Rule, Site, spread
 from fedptr.core.task import full_gradient
 from fedptr.methods.fedavg import FedAvg
+from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
@@ -43,6 +44,16 @@ class Scaffold(FedAvg):
     name: ClassVar[str] = "scaffold"
     idea: ClassVar[str] = "control variates cancel each client's drift: c − c_i"
     cite: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
+    family: ClassVar[str] = "drift correction"
+    rule: ClassVar[Rule] = Rule(pull="c − c_i", server="x ← mean of w_i; c ← (1/N) Σ c_i")
+    look: ClassVar[Look] = Look("#009e73")
+    oracle: ClassVar[tuple[Oracle, ...]] = (
+        Oracle("SCAFFOLD, option II", "optimum", "reaches it"),
+        Oracle("SCAFFOLD, option I", "optimum", "reaches it", {"option": "I"}),
+        Oracle("SCAFFOLD, momentum 0.5", "optimum", "reaches it", {"momentum": 0.5}),
+        Oracle("SCAFFOLD, weighted controls", "optimum", "reaches it", {"weighted_controls": True}),
+    )
+    paper_column: ClassVar[int] = 3
     cost: ClassVar[Cost] = Cost(down=2, up=2, client=1, server=1)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedptr.plots import STYLES
+from fedptr.methods import all_methods
 from fedptr.privacy.differential import Privacy
 from fedptr.report.find_runs import Found
 from fedptr.runs.compare import describe
@@ -82,7 +82,7 @@ def series_of(members: Sequence[Found], named: dict[str, set[str]]) -> list[Seri
 
 def order(series: Series) -> tuple[bool, int, list[Any]]:
     """As in the tables of papers; methods nobody knows here come last, and after all what is not finished."""
-    known = list(STYLES)
+    known = list(all_methods())
     place = known.index(series.method) if series.method in known else len(known)
     # H=5 before H=20
     natural = [(part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", series.label)]

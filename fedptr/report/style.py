@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedptr import plots
+from fedptr.plots import Look, choose_looks
 from fedptr.report.group import Group
 
 DARK = {
@@ -23,11 +23,13 @@ FARTHEST = 0.5  # the last variant of a method is so much nearer to black, or on
 def styles(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
     """Series key -> its style."""
     variants: dict[str, dict[str, None]] = {}
+    declared: dict[str, Look | None] = {}
     for series in (series for group in groups for series in group.series):
+        declared[series.method] = series.runs[0].plan.method.look
         variants.setdefault(series.method, {})[series.key] = None
-    looks, found = plots.styles(variants), {}
+    looks, found = choose_looks(declared), {}
     for number, (method, keys) in enumerate(variants.items()):
-        colour, dashes = looks[method]
+        colour, dashes, bold = looks[method]
         for k, key in enumerate(keys):
             part = FARTHEST * k / max(1, len(keys) - 1)
             found[key] = {
@@ -35,7 +37,7 @@ def styles(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
                 "dark": mixed(DARK.get(colour, colour), part, 255),
                 "dash": dash(dashes) if k == 0 else DASHES[k % len(DASHES)],
                 "symbol": SYMBOLS[(number + k) % len(SYMBOLS)],
-                "width": 2.8 if method.startswith("fedptr") else 1.8,
+                "width": 2.8 if bold else 1.8,
             }
     return found
 

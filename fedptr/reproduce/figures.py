@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedptr.plots import COLOURS, DOTS, LONG, MIXED, SHORT, STYLES, save_figure
+from fedptr.methods import all_methods
+from fedptr.plots import COLOURS, DOTS, LONG, MIXED, SHORT, Look, save_figure
 from fedptr.reproduce.outcome import Outcome, Result
 from fedptr.reproduce.recipe import Row
 from fedptr.reproduce.turned_table import wide
@@ -40,7 +41,7 @@ def plot(outcome: Outcome, path: Path) -> list[Path]:
             for name in plots:
                 for label, take in series(name, result):
                     words = label if len(recipe.columns) == 1 else column.name
-                    draw(axes, result, take, words, *look(words, number, many))
+                    draw(axes, result, take, words, choose_look(words, number, many))
                     number += 1
         axes.set_title(row.label)
         axes.set_xlabel("round")
@@ -61,11 +62,10 @@ def legend(figure: Any, lines: list[Any]) -> None:
     figure.legend(handles=lines, loc="outside right center", fontsize=8, handlelength=3.2, ncols=columns)
 
 
-def look(name: str, number: int, many: bool) -> tuple[str, Any]:
-    """Colour and dashes of a line. Where there are many, a method looks as it does elsewhere."""
-    if many and name in STYLES:
-        return STYLES[name]
-    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+def choose_look(name: str, number: int, many: bool) -> Look:
+    """How a line looks. Where there are many, a method looks as it does elsewhere."""
+    declared = all_methods()[name].look if many and name in all_methods() else None
+    return declared or Look(COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)])
 
 
 def paned(outcome: Outcome, width: float, height: float) -> tuple[Any, list[tuple[Row, Any]]]:
@@ -125,9 +125,7 @@ def series(name: str, result: Result) -> list[tuple[str, Callable[[Record], floa
     return [(layers[place], distance(place)) for place in shown]
 
 
-def draw(
-    axes: Any, result: Result, take: Callable[[Record], float | None], label: str, colour: str, dashes: Any
-) -> None:
+def draw(axes: Any, result: Result, take: Callable[[Record], float | None], label: str, look: Look) -> None:
     values: dict[int, list[float]] = {}
     for _, rounds in result.runs.values():
         for record in rounds:
@@ -136,7 +134,8 @@ def draw(
     if not values:
         return
     x = sorted(values)
-    axes.plot(x, [statistics.fmean(values[t]) for t in x], label=label, color=colour, linestyle=dashes, linewidth=1.5)
+    mean = [statistics.fmean(values[t]) for t in x]
+    axes.plot(x, mean, label=label, color=look.colour, linestyle=look.dashes, linewidth=1.5)
     if len(result.runs) > 1:
         low, high = ([f(values[t]) for t in x] for f in (min, max))
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)

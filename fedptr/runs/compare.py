@@ -72,7 +72,8 @@ def compare(
         write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
         failed = "".join(f"\n- failed: {words}" for words in failures)
         write_text(out / "table.md", comparison_table.markdown(summaries, seeds) + (f"{failed}\n" if failed else ""))
-        plots.plot(records, describe(next(iter(all_plans.values()))[0]), out / "curves")
+        looks = plots.choose_looks({name: all_plans[name][0].method.look for name in records})
+        plots.plot(records, looks, describe(next(iter(all_plans.values()))[0]), out / "curves")
     return summaries, failures
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedptr.atomic_files import write_text
-from fedptr.plots import STYLES
+from fedptr.methods import all_methods
+from fedptr.plots import DOTS, Look
 from fedptr.runs.rounds_file import jsonable
 from fedptr.theory.theorem import Result
 
@@ -87,7 +88,8 @@ def plot(results: Sequence[Result], path: Path) -> None:
         for name, runs in methods:
             T = [trace.T for trace in runs[0].traces]
             G = [typical([run.traces[k].G for run in runs]) for k in range(len(T))]
-            colour, dashes = STYLES.get(name, ("#e69f00", (0, (1, 1))))
+            declared = all_methods()[name].look if name in all_methods() else None
+            colour, dashes, _ = declared or Look("#e69f00", DOTS)
             axes.plot(T, G, color=colour, linestyle=dashes, marker="o", markersize=4, label=name)
             bounds = [typical([run.traces[k].bound for run in runs]) for k in range(len(T))]
             if name == "fedptr" and any(map(math.isfinite, bounds)):

@@ -13,9 +13,9 @@ import pytest
 from damaged_files import damage
 from made_runs import made_run
 
-from fedptr import plots as curves
 from fedptr.cli.main import main
 from fedptr.methods import all_methods
+from fedptr.plots import OTHERS, choose_looks
 from fedptr.report import fedptr_inside, series
 from fedptr.report.find_runs import find, load
 from fedptr.report.group import group
@@ -49,10 +49,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_two_methods_look_alike() -> None:
-    """A method of somebody's own needs no entry: it gets one of the others."""
-    looks = [*curves.STYLES.values(), *curves.OTHERS]
+    """Each declares its own; one that declares none gets one of the others."""
+    declared = [method.look for method in all_methods().values()]
+    assert None not in declared
+    looks = [look[:2] for look in [*filter(None, declared), *OTHERS]]
     assert len(set(looks)) == len(looks)
-    assert len([name for name in all_methods() if name in curves.STYLES]) > 20
+    chosen = choose_looks({"mine": None, "fedavg": all_methods()["fedavg"].look, "yours": None})
+    assert chosen == {"mine": OTHERS[0], "fedavg": all_methods()["fedavg"].look, "yours": OTHERS[1]}
 
 
 def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_legend_stays_within_its_figure(name: str, monkeypatch: pytest.MonkeyP
     summary = {"accuracy": 0.2, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": len(rounds)}
     outcome = gather(recipe, "smoke", 1, wanted, {cell.folder: (summary, rounds) for cell in wanted}, {})
     made: list[Any] = []
-    monkeypatch.setattr(figures, "saved", lambda figure, path: made.append(figure) or [])
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: made.append(figure) or [])
     figures.plot(outcome, Path("curves"))
     (figure,) = made
     figure.canvas.draw()

@@ -33,16 +33,15 @@ from fedptr.errors import UserError
 from fedptr.methods import PTR, get
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.projection import Projected
-from fedptr.methods.ptr.pull import Pull
-from fedptr.methods.ptr.trajectory import MEMORY, Trajectory
+from fedptr.methods.ptr.trajectory import MEMORY
 from fedptr.settings import setting
 from fedptr.types import State
 
 
 def with_ptr(base: type[Method]) -> type[Method]:
     """The class of `NAME+ptr`."""
-    if issubclass(base, (Pull, Trajectory)):
-        raise UserError(f"{base.name}{PTR}: {base.name} has a part of FedPTR already; combine ptr with another method")
+    if base.no_ptr:
+        raise UserError(f"{base.name}{PTR}: {base.name} {base.no_ptr}; combine ptr with another method")
     both = {f.name for f in fields(base)} & {f.name for f in fields(Projected)}
     names = {f.name: f"ptr_{f.name}" if f.name in both else f.name for f in fields(Projected)}
 

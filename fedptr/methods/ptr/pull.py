@@ -19,7 +19,7 @@ Numbered details (each is a field):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Pull:
     adaptive_grad: Literal["detached", "through"] = setting("detached", "take λ_j as a constant, or differentiate it")
     adaptive_eps: float | Literal["auto"] = setting("auto", 'guard ε of the adaptive λ; "auto" = η_l·λ', gt=0)
     start_from: Literal["global", "projected"] = setting("projected", "where local training starts: w̃, or x")
+
+    no_ptr: ClassVar[str] = "has a part of FedPTR already"
 
     def start(self, msg: State, client: State) -> Tensor:
         return msg["target"] if self.start_from == "projected" and "target" in msg else msg["x"]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -68,6 +68,8 @@ class Trajectory:
     warmup: Literal["strict", "early"] = setting("strict", "first matching at t > m, or already at t = m")
     carry_beta: bool = setting(True, "keep the learned β for the next matching")
     carry_momentum: bool = setting(False, "keep the matching optimisers' momentum too")
+
+    no_ptr: ClassVar[str] = "has a part of FedPTR already"
 
     @property
     def first_beta(self) -> float:
