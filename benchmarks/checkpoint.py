@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fedptr.core.client_states import States
+from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.runs.checkpoint import Store
 
@@ -24,7 +24,7 @@ SIZE, COHORT, REPEATS = 20_000, 10, 15
 
 def seconds(clients: int, folder: Path) -> float:
     """One checkpoint after ten of so many clients took part."""
-    states = States({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
+    states = ClientStates({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
     store = Store(folder)
     store.states, store.indices = (
         states,

@@ -24,9 +24,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fedptr.core.client_states import States
+from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Rounds, federate
-from fedptr.core.round_record import nbytes
+from fedptr.core.round_record import count_bytes
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import prepare
 from fedptr.runs.folder import CHECKPOINTS
@@ -70,10 +70,10 @@ def begin(method: str, clients: int, folder: Path) -> int:
         history.append(run.record)
     history.close()
     state = run.clients[0]
-    run = replace(run, clients=States(dict.fromkeys(range(clients), state)))
+    run = replace(run, clients=ClientStates(dict.fromkeys(range(clients), state)))
     with mock.patch("os.fsync"):  # ten thousand times two would take longer than the benchmark
         Store(out / CHECKPOINTS).save(run, {**identity(plan, e), **history.header(), "torch": torch.__version__})
-    return nbytes(state)
+    return count_bytes(state)
 
 
 class Turns:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from timing import ratios, spread
 
-from fedptr.core.federation import Run, Visits, federate, visit_in_process
+from fedptr.core.federation import Run, VisitCohort, federate, visit_in_process
 from fedptr.engines.ray import Workers
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.plan import Plan, check
@@ -62,7 +62,7 @@ def measured(plan: Plan, turns: int) -> list[str]:
     return [*(f"{cell.median:.3g} ({cell.low:.3g} to {cell.high:.3g})" for cell in cells), f"{start:.1f}"]
 
 
-def rounds(plan: Plan, e: Experiment, visits: Visits) -> Iterator[Run]:
+def rounds(plan: Plan, e: Experiment, visits: VisitCohort) -> Iterator[Run]:
     return federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults, visits=visits)
 
 

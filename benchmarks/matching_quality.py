@@ -21,7 +21,7 @@ from torch import Tensor
 from fedptr.core.federation import federate
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.core.round_record import cosine
+from fedptr.core.round_record import cosine_similarity
 from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import Experiment, prepare
@@ -66,7 +66,7 @@ def watch(server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment
         target, memory, log = server.advance(memory, x, here)
         if target is not None:
             seen["loss"].append(float(log["log/match_after"]))
-            seen["cosine"].append(cosine(target - x, following - x))
+            seen["cosine"].append(cosine_similarity(target - x, following - x))
             seen["reach"].append(float((target - x).norm() / (following - x).norm()))
     return {name: statistics.median(values) for name, values in seen.items()}
 

@@ -14,7 +14,7 @@ from fedptr.compute.blocks import even
 from fedptr.compute.choose import cores
 from fedptr.compute.convnet_cpp import BLOCKS, Winograd
 from fedptr.core.federation import Rounds, Run, federate
-from fedptr.core.local_training import Local, Trained, local_sgd
+from fedptr.core.local_training import Local, TrainedModel, local_sgd
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -40,7 +40,7 @@ def site(task: Classification, data: Samples | None, local: Local) -> Site:
     return Site(task, local, Key(0).at("bench"), 0, 10, data)
 
 
-def train(task: Classification, data: Samples, batch: int) -> Trained:
+def train(task: Classification, data: Samples, batch: int) -> TrainedModel:
     """One epoch of a FedAvg client."""
     return local_sgd(FedAvg(), {"x": task.init()}, {}, site(task, data, Local(batch=batch)), {})
 

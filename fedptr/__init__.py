@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedptr import methods as methods
+    from fedptr.core.client_states import StateStore as StateStore
     from fedptr.core.federation import Rounds as Rounds
     from fedptr.core.federation import Run as Run
     from fedptr.core.federation import federate as federate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Imported when first used: `import fedptr` and `fedptr --help` do not import torch.
 _HOME = {
+    "StateStore": "core.client_states",
     "federate": "core.federation",
     "Rounds": "core.federation",
     "Run": "core.federation",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from fedptr.core.local_training import batches
+from fedptr.core.local_training import draw_batches
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -41,7 +41,7 @@ def test_unrolled_is_our_gradient() -> None:
 
 def test_the_plain_loop_is_our_training() -> None:
     x, y = work.photos(23)
-    order = torch.cat(list(batches(23, 5, Key(0).at("bench")("batch-order"))))
+    order = torch.cat(list(draw_batches(23, 5, Key(0).at("bench")("batch-order"))))
     model = plain_local_training(
         work.network(3), Subset(TensorDataset(x, y), order.tolist()), 5, lr=0.01, momentum=0.5, shuffle=False
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.scores import cross_entropy, logits, phi
 from fedptr.compute.choose import cores
-from fedptr.core.client_states import States
+from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -121,7 +121,7 @@ def model(folder: Path, task: Classification, summary: Record, advice: str = "ru
     state["x"] = torch.cat([here[layer.name].reshape(-1) for layer in task.layers])
     if task.initial_buffers() is not None:
         state["buffers"] = task.pack_buffers(here)
-    run = Run(summary["rounds"], state, States())
+    run = Run(summary["rounds"], state, ClientStates())
     if weights_sha256(run) != summary["weights_sha256"]:
         raise UserError(f"{path} is not the model of this run: its sha256 does not fit; {advice}")
     return run

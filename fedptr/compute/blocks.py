@@ -25,7 +25,7 @@ from torch.func import functional_call, jvp
 from fedptr.compute.torch_compile import Compiled, Function, compiling, pure
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.task import Adjoint, Beside, Classification, second_order
+from fedptr.core.task import Adjoint, Classification, ExtraLoss, second_order_adjoint
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch, Shape
 
@@ -102,7 +102,7 @@ class Blocked(Classification):
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
 
-    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+    def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
         """By PyTorch as it is, whatever `grad` is computed by."""
 
         def gradient(block: Block) -> tuple[Tensor, Tensor]:
@@ -194,7 +194,7 @@ class Blocked(Classification):
         return weighted(self._logits(w, x, training=True), y, q)
 
     def _second_order(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        slope, by_x, by_w = second_order(lambda w, x: self._loss(w, x, y, q), w, x, a)
+        slope, by_x, by_w = second_order_adjoint(lambda w, x: self._loss(w, x, y, q), w, x, a)
         assert by_w is not None
         return slope, by_x, by_w
 

@@ -18,7 +18,7 @@ from fedptr.compute.cpp_extension import UnavailableError, library
 from fedptr.compute.torch_compile import TOLERANCE
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.task import Adjoint, Beside, Classification
+from fedptr.core.task import Adjoint, Classification, ExtraLoss
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch
 
@@ -76,7 +76,7 @@ class Winograd(Blocked):
 
         return self._total(gradient, self._furnished(batch))
 
-    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+    def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
         w = self._checked(w)
         packed = self._pack(w)
 
@@ -160,11 +160,11 @@ class Winograd(Blocked):
         w = self.init() + 0.01 * a
         theirs = (
             super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),),
-            super().grad_beside(w, batch, squares),
+            super().grad_with_extra(w, batch, squares),
         )  # fmt: skip
         ours = (
             self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),),
-            self.grad_beside(w, batch, squares),
+            self.grad_with_extra(w, batch, squares),
         )  # fmt: skip
         off = max(
             float((mine - other).detach().norm() / (other.detach().norm() + 1e-30))

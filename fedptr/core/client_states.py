@@ -1,11 +1,11 @@
-"""Clients' states: the most recently used in memory, up to a budget, the others on disk; readers see no difference.
+"""Clients' states: the most recently used are in memory, up to a budget, the others on disk. Readers see no difference.
 
-    States   client -> state after some round; never changes, and shares what did not change with the round before
-    Shelf    where the states of all rounds are, in memory or in a temporary folder
-    Slot     one state on a shelf; it is there for as long as any `States` has it
+    ClientStates   client -> state after some round; never changes, and shares what did not change with the round before
+    StateStore     holds the states of all rounds, in memory or in a temporary folder
+    StoredState    one state in a store; it is kept for as long as any `ClientStates` refers to it
 
-What leaves memory is written to the folder, unless a checkpoint has written it: then the folder gets a second name (a
-hard link) of that file, which is therefore still there when the checkpoint is gone.
+A state that leaves memory is written to the folder. If a checkpoint has already written it, the folder gets a hard link
+to that file instead, so the state is still there when the checkpoint is removed.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from typing import Any
 import torch
 
 from fedptr import atomic_files
-from fedptr.core.round_record import nbytes
+from fedptr.core.round_record import count_bytes
 from fedptr.errors import UserError
 from fedptr.types import State
 
-LEAF = 64  # clients whose slots are copied together when one of them changes
+LEAF = 64  # clients whose entries are copied together when one of them changes
 PREFIX = "states-"  # of temporary folders
 
 
-class Shelf:
+class StateStore:
     """Keeps up to `budget` bytes of states in memory, and the rest in a temporary folder inside `place`.
 
-    The folder is removed by `close`, with the shelf, or when the process ends.
+    The folder is removed by `close`, when the store is garbage-collected, or when the process ends.
+
+    >>> states = ClientStates({0: {"v": torch.ones(2)}}, StateStore(budget=0))
+    >>> states.updated({0: {"v": torch.zeros(2)}})[0]["v"].tolist(), states[0]["v"].tolist()
+    ([0.0, 0.0], [1.0, 1.0])
     """
 
     def __init__(self, budget: float = math.inf, place: Path | None = None) -> None:
         self.budget, self.place = budget, place
         self.used = 0  # bytes in memory
         self.states: OrderedDict[int, State] = OrderedDict()  # in memory, the least recently used first
-        self.devices: dict[
-            int, dict[str, torch.device]
-        ] = {}  # what is on disk, and which of its tensors not on the CPU
+        self.devices: dict[int, dict[str, torch.device]] = {}  # of states on disk: the tensors that were not on the CPU
         self.numbers = itertools.count()
         self.lock = threading.RLock()  # clients may visit in threads
         self.remove: weakref.finalize[Any, Any] | None = None
         self.folder: Path | None = None
 
-    def put(self, states: Mapping[int, State]) -> dict[int, Slot]:
-        """Slots for new states. These stay in memory until others are asked for, so that they can be saved first."""
+    def put(self, states: Mapping[int, State]) -> dict[int, StoredState]:
+        """Stores new states. They stay in memory until the next call, so that they can be saved first."""
         with self.lock:
             self.trim()
-            slots = {i: Slot(self, next(self.numbers)) for i in states}
+            stored = {i: StoredState(self, next(self.numbers)) for i in states}
             for i, state in states.items():
-                self.hold(slots[i].number, state)
-            return slots
+                self.hold(stored[i].number, state)
+            return stored
 
     def get(self, number: int) -> State:
         with self.lock:
@@ -71,41 +73,41 @@ class Shelf:
             self.trim()
             return state
 
-    def saved(self, number: int, path: Path) -> None:
-        """Takes note that a file holds this state."""
+    def mark_saved(self, number: int, path: Path) -> None:
+        """Remembers that the file at `path` holds this state."""
         with self.lock:
             if self.budget < math.inf and number not in self.devices:
-                with contextlib.suppress(OSError):  # no links in this place: it will be written
+                with contextlib.suppress(OSError):  # no hard links here: the state will be written instead
                     os.link(path, self.file(number))
-                    self.devices[number] = devices(self.states[number])
+                    self.devices[number] = devices_of(self.states[number])
 
     def drop(self, number: int) -> None:
-        """Nobody has this state any more."""
+        """Forgets a state that nobody refers to any more."""
         with self.lock:
-            self.used -= nbytes(self.states.pop(number, {}))
+            self.used -= count_bytes(self.states.pop(number, {}))
             if self.devices.pop(number, None) is not None:
                 self.file(number).unlink(missing_ok=True)
 
     def hold(self, number: int, state: State) -> None:
         self.states[number] = state
-        self.used += nbytes(state)
+        self.used += count_bytes(state)
 
     def trim(self) -> None:
-        """Back to the budget."""
+        """Moves the least recently used states to disk until the rest fits the budget."""
         while self.used > self.budget:
             number, state = next(iter(self.states.items()))
             if number not in self.devices:
                 self.file(number).write_bytes(atomic_files.pack_tensors(state, {}))
-                self.devices[number] = devices(state)
+                self.devices[number] = devices_of(state)
             del self.states[number]
-            self.used -= nbytes(state)
+            self.used -= count_bytes(state)
 
     def read(self, number: int) -> State:
         try:
             state, _ = atomic_files.read_tensors(self.file(number))
         except atomic_files.DamagedFileError as error:
             where = f"{self.folder} does not give back a client's state as it was put there ({error})"
-            raise UserError(f"{where}; check the disk, and go on from the last checkpoint") from None
+            raise UserError(f"{where}; check the disk, and resume from the last checkpoint") from None
         return {name: value.to(self.devices[number].get(name, "cpu")) for name, value in state.items()}
 
     def file(self, number: int) -> Path:
@@ -117,62 +119,62 @@ class Shelf:
         return self.folder / f"{number}.safetensors"
 
     def close(self) -> None:
-        """Removes the folder; states that are not in memory are gone."""
+        """Removes the folder; states that are not in memory are lost."""
         if self.remove is not None:
             self.remove()
 
 
-def devices(state: State) -> dict[str, torch.device]:
+def devices_of(state: State) -> dict[str, torch.device]:
     return {name: value.device for name, value in state.items() if value.device.type != "cpu"}
 
 
-class Slot:
-    """One state on a shelf."""
+class StoredState:
+    """One state in a store."""
 
-    __slots__ = ("__weakref__", "number", "shelf")
+    __slots__ = ("__weakref__", "number", "store")
 
-    def __init__(self, shelf: Shelf, number: int) -> None:
-        self.shelf, self.number = shelf, number
-        weakref.finalize(self, shelf.drop, number).atexit = False
+    def __init__(self, store: StateStore, number: int) -> None:
+        self.store, self.number = store, number
+        weakref.finalize(self, store.drop, number).atexit = False
 
     def get(self) -> State:
-        return self.shelf.get(self.number)
+        return self.store.get(self.number)
 
-    def saved(self, path: Path) -> None:
-        self.shelf.saved(self.number, path)
+    def mark_saved(self, path: Path) -> None:
+        self.store.mark_saved(self.number, path)
 
 
-class States(Mapping[int, State]):
-    """The clients' states after a round, in client order. The shelf is where those of later rounds will be put."""
+class ClientStates(Mapping[int, State]):
+    """The clients' states after a round, in client order. Those of later rounds go into the same store."""
 
-    def __init__(self, states: Mapping[int, State] | None = None, shelf: Shelf | None = None) -> None:
-        self.shelf = shelf or Shelf()
-        self.leaves: dict[int, dict[int, Slot]] = {}
+    def __init__(self, states: Mapping[int, State] | None = None, store: StateStore | None = None) -> None:
+        self.store = store or StateStore()
+        self.leaves: dict[int, dict[int, StoredState]] = {}
         if states:
             self.leaves = self.updated(states).leaves
 
-    def updated(self, states: Mapping[int, State]) -> States:
-        """The next round's, in which these clients have new states."""
-        return self.with_slots(self.shelf.put(states))
+    def updated(self, states: Mapping[int, State]) -> ClientStates:
+        """The states of the next round, in which these clients have new ones."""
+        return self.with_stored(self.store.put(states))
 
-    def with_slots(self, slots: Mapping[int, Slot]) -> States:
-        new = States(shelf=self.shelf)
-        changed = {i // LEAF: dict(self.leaves.get(i // LEAF, {})) for i in slots}
-        for i, slot in slots.items():
-            changed[i // LEAF][i] = slot
+    def with_stored(self, stored: Mapping[int, StoredState]) -> ClientStates:
+        new = ClientStates(store=self.store)
+        changed = {i // LEAF: dict(self.leaves.get(i // LEAF, {})) for i in stored}
+        for i, state in stored.items():
+            changed[i // LEAF][i] = state
         new.leaves = {**self.leaves, **changed}
         return new
 
-    def slot(self, i: int) -> Slot:
+    def stored(self, i: int) -> StoredState:
         return self.leaves[i // LEAF][i]
 
-    def changed(self, since: States) -> list[int]:
-        """The clients whose state is another than it was; without a look at those that share a leaf with `since`."""
+    def changed(self, since: ClientStates) -> list[int]:
+        """The clients whose state differs from the one in `since`; leaves that both share are skipped."""
         pairs = [(leaf, since.leaves.get(key, {})) for key, leaf in self.leaves.items()]
         return sorted(i for new, old in pairs if new is not old for i in new if new[i] is not old.get(i))
 
     def __getitem__(self, i: int) -> State:
-        return self.slot(i).get()
+        return self.stored(i).get()
 
     def __contains__(self, i: object) -> bool:
         return isinstance(i, int) and i in self.leaves.get(i // LEAF, {})
@@ -185,4 +187,4 @@ class States(Mapping[int, State]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also by `pickle`, has everything in memory."""
-        return States, (dict(self),)
+        return ClientStates, (dict(self),)

@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedptr.core.client_states import Shelf, States
+from fedptr.core.client_states import ClientStates, StateStore
 from fedptr.core.faults import Faults
 from fedptr.core.local_training import Local, local_sgd
 from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
-from fedptr.core.round_record import Clock, describe, nbytes, split_log
+from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
 from fedptr.errors import ClientError, ReplyError, UserError
@@ -48,12 +48,12 @@ class Run:
 
     round: int
     server: State
-    clients: States
+    clients: ClientStates
     record: dict[str, Any] = field(default_factory=dict)  # of the last round, as in rounds.jsonl
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, States):  # whoever makes a run may give a plain mapping
-            object.__setattr__(self, "clients", States(self.clients))
+        if not isinstance(self.clients, ClientStates):  # whoever makes a run may give a plain mapping
+            object.__setattr__(self, "clients", ClientStates(self.clients))
 
     @property
     def w(self) -> Tensor:
@@ -70,8 +70,9 @@ class Visit(NamedTuple):
     seconds: float
 
 
-Visited = tuple[dict[int, Visit], dict[int, str]]  # the visits that led to a reply, and why the others did not
-Visits = Callable[[Method, State, Mapping[int, State], Mapping[int, Site], bool], Visited]  # see `visit_in_process`
+VisitResults = tuple[dict[int, Visit], dict[int, str]]  # the visits that led to a reply, and why the others did not
+# How a cohort visits; `visit_in_process` is one way.
+VisitCohort = Callable[[Method, State, Mapping[int, State], Mapping[int, Site], bool], VisitResults]
 
 
 class Protection(Protocol):
@@ -84,7 +85,7 @@ class Protection(Protocol):
 
 
 @dataclass(frozen=True)
-class Open:
+class NoProtection:
     """No protection: the server sees every reply."""
 
     def check(self, method: Method, rounds: Rounds) -> None: ...
@@ -108,17 +109,17 @@ def federate(
     local: Local | None = None,
     faults: Faults | None = None,
     start: Run | None = None,
-    shelf: Shelf | None = None,
-    visits: Visits | None = None,
+    state_store: StateStore | None = None,
+    visits: VisitCohort | None = None,
     privacy: Protection | None = None,
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; resume with `start=run`.
 
-    Clients' states are kept in memory, or on a shelf with a budget; a resumed run keeps the shelf it has. `visits`
-    is another way to let a cohort visit than `visit_in_process`; for clients that are elsewhere, `clients` may hold
-    their numbers of samples.
+    Clients' states are kept in memory, or in a `state_store` with a budget; a resumed run keeps the store it has.
+    `visits` replaces `visit_in_process`, for cohorts that visit in another way. Where the data is elsewhere, `clients`
+    holds numbers of samples instead of samples.
     """
-    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or Open()
+    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or NoProtection()
     parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
     for settings, name in parts:
         check_settings(settings, name)
@@ -131,7 +132,7 @@ def federate(
     known, total = sorted(sizes), sum(sizes.values())
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
     channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
-    run = start or first_run(method, server, shelf)
+    run = start or first_run(method, server, state_store)
     for t in range(run.round, rounds.rounds):
         site = site_of_round(server, local, rounds.seed, t)
         cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", t))
@@ -151,11 +152,11 @@ def last_run(runs: Iterable[Run]) -> Run:
     return collections.deque(runs, maxlen=1).pop()
 
 
-def first_run(method: Method, site: Site, shelf: Shelf | None = None) -> Run:
+def first_run(method: Method, site: Site, state_store: StateStore | None = None) -> Run:
     """Round 0: the server's state before anything was trained."""
     server = method.server_init(site.task.init(), site)
     buffers = site.task.initial_buffers()
-    return Run(0, server if buffers is None else {**server, "buffers": buffers}, States(shelf=shelf))
+    return Run(0, server if buffers is None else {**server, "buffers": buffers}, ClientStates(store=state_store))
 
 
 def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
@@ -189,15 +190,15 @@ class Channel(NamedTuple):
     method: Method
     faults: Faults
     tolerant: bool  # whether the round goes on without a client that fails
-    visits: Visits
+    visits: VisitCohort
 
-    def send(self, msg: State, states: Mapping[int, State], sites: Mapping[int, Site]) -> Visited:
+    def send(self, msg: State, states: Mapping[int, State], sites: Mapping[int, Site]) -> VisitResults:
         there, gone = self.faults.simulate(sites)
         visits, dropped = self.visits(self.method, msg, states, there, self.tolerant) if there else ({}, {})
         return visits, dict(sorted((gone | dropped).items()))
 
 
-class Exchanged(NamedTuple):
+class Exchange(NamedTuple):
     """What came of a round's messages."""
 
     server: State
@@ -209,30 +210,30 @@ class Exchanged(NamedTuple):
     up: int = 0  # bytes, of answers; replies are counted with the visits
 
 
-def exchange(method: Method, run: Run, site: Site, sites: Mapping[int, Site], channel: Channel) -> Exchanged:
+def exchange_messages(method: Method, run: Run, site: Site, sites: Mapping[int, Site], channel: Channel) -> Exchange:
     """The broadcast and the cohort's visits; before them, where the method has one, a question and its answers.
 
     A question is a message like any other, so every engine that can let a cohort visit can ask it. Who does not answer
     is not asked to train.
     """
     server, silent, down, up = run.server, dict[int, str](), 0, 0
-    with naming_failures(method, site.round, "server"), site.key.fixed("model"):
+    with name_failures(method, site.round, "server"), site.key.fixed("model"):
         question = method.ask(server, site)
     if question is not None:
         heard, silent = channel.send(question, run.clients, sites)
-        answers = replies_of(heard, sites)
-        down, up = len(sites) * nbytes(question), sum(nbytes(answer.state) for answer in answers)
+        answers = collect_replies(heard, sites)
+        down, up = len(sites) * count_bytes(question), sum(count_bytes(answer.state) for answer in answers)
         if not answers:
-            return Exchanged(server, run.w, {}, {}, silent, down)
+            return Exchange(server, run.w, {}, {}, silent, down)
         server = method.learn(server, answers, site)
         sites = {i: sites[i] for i in sorted(heard)}
-    with naming_failures(method, site.round, "server"), site.key.fixed("model"):
+    with name_failures(method, site.round, "server"), site.key.fixed("model"):
         msg, server = method.broadcast(server, site)
     msg, log = split_log(msg)
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
     visits, dropped = channel.send(msg, run.clients, sites)
-    return Exchanged(server, msg["x"], log, visits, silent | dropped, down + len(sites) * nbytes(msg), up)
+    return Exchange(server, msg["x"], log, visits, silent | dropped, down + len(sites) * count_bytes(msg), up)
 
 
 def next_round(
@@ -247,12 +248,12 @@ def next_round(
 ) -> Run:
     """One round: the exchange with the cohort, aggregation, evaluation."""
     clock = Clock()
-    met = exchange(method, run, site, sites, channel)
+    met = exchange_messages(method, run, site, sites, channel)
     clock.lap("visits")
-    replies = replies_of(met.visits, sites)
+    replies = collect_replies(met.visits, sites)
     seen = privacy.release(replies, met.x, rounds, site)
-    with naming_failures(method, site.round, "server"):
-        server = aggregate(method, met.server, seen, site) if seen else met.server
+    with name_failures(method, site.round, "server"):
+        server = aggregate_replies(method, met.server, seen, site) if seen else met.server
         if not bool(server["x"].isfinite().all()):
             raise ReplyError("its model is not finite any more; a smaller method.server_lr or local.lr may help")
     clock.lap("aggregation")
@@ -264,14 +265,14 @@ def next_round(
         **({"dropped": met.dropped} if met.dropped else {}),
         "bytes_down": met.down,
     }
-    record |= describe(run.w, server["x"], met.log, replies, met.visits, clock)
+    record |= describe_round(run.w, server["x"], met.log, replies, met.visits, clock)
     record["bytes_up"] += met.up
     record |= privacy.record(rounds, site.round + 1)
     clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
     return Run(site.round + 1, server, clients, record)
 
 
-def aggregate(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:
+def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:
     """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
     new = method.aggregate(server, replies, site)
     if "buffers" in server and any("buffers" in reply.state for reply in replies):
@@ -281,13 +282,13 @@ def aggregate(method: Method, server: State, replies: Sequence[Reply], site: Sit
 
 def visit_in_process(
     method: Method, msg: State, states: Mapping[int, State], sites: Mapping[int, Site], tolerant: bool
-) -> Visited:
+) -> VisitResults:
     """The cohort's visits, one after another in this process. Who did not reply is as if it had not been asked."""
     visits, dropped = {}, {}
     for i, site in sites.items():
         try:
-            with naming_failures(method, site.round, f"client {i}"):
-                result = visit(method, msg, states.get(i), site, i)
+            with name_failures(method, site.round, f"client {i}"):
+                result = visit_client(method, msg, states.get(i), site, i)
                 check_reply(result.reply, msg)
         except ClientError as error:
             if not tolerant:
@@ -298,7 +299,7 @@ def visit_in_process(
     return visits, dropped
 
 
-def visit(method: Method, msg: State, client: State | None, site: Site, i: int) -> Visit:
+def visit_client(method: Method, msg: State, client: State | None, site: Site, i: int) -> Visit:
     """A client's whole round; pure. In-process, on a cluster or over a network it is this that runs."""
     site = replace(site, local=method.settings(site.local))
     if client is None:  # its first visit; the key does not depend on when that is
@@ -335,13 +336,13 @@ def check_reply(reply: State, msg: State) -> None:
             raise ReplyError(f"its {name!r} is not finite; a smaller local.lr or a local.clip may help")
 
 
-def replies_of(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:
+def collect_replies(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:
     """What methods may know of the visits, in client order."""
     return [Reply(i, sites[i].size, visits[i].reply, int(visits[i].log.get("steps", 0))) for i in sorted(visits)]
 
 
 @contextlib.contextmanager
-def naming_failures(method: Method, t: int, who: str) -> Iterator[None]:
+def name_failures(method: Method, t: int, who: str) -> Iterator[None]:
     """A failure inside says which method, round and client (or the server) it was."""
     try:
         yield

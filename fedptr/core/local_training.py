@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedptr.core.task import norm, over
+from fedptr.core.task import add_mean_gradient, vector_norm
 from fedptr.settings import setting
 from fedptr.types import Batch, State
 
@@ -38,14 +38,14 @@ class Local:
     )
 
 
-class Trained(NamedTuple):
+class TrainedModel(NamedTuple):
     w: Tensor
     steps: int
     loss: float  # mean over the steps, without the pull
     gamma: float | None
 
 
-def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: State) -> Trained:
+def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: State) -> TrainedModel:
     """Minimises h = the client's loss plus what the method pulls with, by SGD from where the method starts."""
     local, data = site.local, method.data(msg, client, site)
     w = method.start(msg, client).clone()
@@ -57,10 +57,10 @@ def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: St
     epochs = local.max_epochs if local.gamma else local.epochs
     most = max(1, math.ceil(site.part * epochs * math.ceil(len(data) / local.batch)))
     while len(losses) < most:
-        for index in batches(len(data), local.batch, order):
+        for index in draw_batches(len(data), local.batch, order):
             x, y = data.take(index)
             if local.augment == "flip-crop":
-                x = flip_crop(x, noise)
+                x = flip_and_crop(x, noise)
             g, loss = method.gradient(w, Batch(x, y, buffers), msg, client, site)
             if local.weight_decay:
                 g = g + local.weight_decay * w
@@ -78,21 +78,23 @@ def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: St
     if measured and not local.gamma:
         last = objective_norm(method, w, msg, client, site)
     achieved = (last / first if first else 0.0) if measured else None
-    return Trained(w, len(losses), float(torch.stack(losses).mean()), achieved)
+    return TrainedModel(w, len(losses), float(torch.stack(losses).mean()), achieved)
 
 
 def objective_norm(method: Method, w: Tensor, msg: State, client: State, site: Site) -> float:
     """‖∇h(w)‖ on the client's whole set, without augmentation."""
     data = method.data(msg, client, site)
-    return norm(over(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site)))
+    return vector_norm(
+        add_mean_gradient(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site))
+    )
 
 
-def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def draw_batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """One epoch: a random order, cut into batches; the last may be smaller."""
     yield from torch.randperm(n, generator=generator).split(size)
 
 
-def flip_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
+def flip_and_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
     """Per image: flip with p=½, then with p=½ a crop at a random place of the zero-padded image."""
     n, _, height, width = x.shape
     flip, crop = (torch.rand(2, n, generator=generator) < 0.5).to(x.device)

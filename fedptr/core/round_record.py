@@ -40,26 +40,26 @@ def split_log(state: State) -> tuple[State, State]:
     return {name: value for name, value in state.items() if not name.startswith(LOG)}, log
 
 
-def describe(
+def describe_round(
     x: Tensor, new: Tensor, log: State, replies: Sequence[Reply], visits: Mapping[int, Visit], clock: Clock
 ) -> dict[str, Any]:
     """Costs, losses and the paper's diagnostics of a round that led from x to `new`."""
     clients = []
     for reply in replies:
-        entry = {"id": reply.client, **plain(visits[reply.client].log)}
+        entry = {"id": reply.client, **to_plain_values(visits[reply.client].log)}
         if "w" in reply.state:
-            entry["cos_local"] = cosine(x - reply.state["w"], x - new)
-        entry |= foretold(visits[reply.client].log, x, new)
+            entry["cos_local"] = cosine_similarity(x - reply.state["w"], x - new)
+        entry |= compare_projection(visits[reply.client].log, x, new)
         clients.append(entry)
-    server = plain(log) | foretold(log, x, new)
+    server = to_plain_values(log) | compare_projection(log, x, new)
     parts = [server, *clients]
     sizes = [reply.size for reply in replies]
     record: dict[str, Any] = {
-        "train_loss": mean(clients, "train_loss", sizes),
-        "bytes_up": sum(nbytes(reply.state) for reply in replies),
-        "cos_local": mean(clients, "cos_local"),
+        "train_loss": mean_of_entry(clients, "train_loss", sizes),
+        "bytes_up": sum(count_bytes(reply.state) for reply in replies),
+        "cos_local": mean_of_entry(clients, "cos_local"),
     }
-    record |= {name: mean(parts, name) for name in ("cos_aux", "reach") if any(name in part for part in parts)}
+    record |= {name: mean_of_entry(parts, name) for name in ("cos_aux", "reach") if any(name in part for part in parts)}
     seconds = {
         "matching": sum(part.pop("seconds_matching", 0.0) for part in parts),
         "projection": sum(part.pop("seconds_projection", 0.0) for part in parts),
@@ -71,28 +71,31 @@ def describe(
     return record | ({"server": server} if server else {}) | {"clients": clients, "seconds": seconds}
 
 
-def foretold(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
+def compare_projection(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
     """How well the projected step foretold the real one: the cosine of the two, and how many times as long it is."""
     if "target" not in log:
         return {}
     projected, real = log["target"] - x, new - x
-    return {"cos_aux": cosine(projected, real), "reach": ratio(float(projected.norm()), float(real.norm()))}
+    return {
+        "cos_aux": cosine_similarity(projected, real),
+        "reach": divide_or_zero(float(projected.norm()), float(real.norm())),
+    }
 
 
-def cosine(a: Tensor, b: Tensor) -> float:
-    return ratio(float(torch.dot(a, b)), float(a.norm()) * float(b.norm()))
+def cosine_similarity(a: Tensor, b: Tensor) -> float:
+    return divide_or_zero(float(torch.dot(a, b)), float(a.norm()) * float(b.norm()))
 
 
-def ratio(a: float, b: float) -> float:
+def divide_or_zero(a: float, b: float) -> float:
     return a / b if b else 0.0
 
 
-def plain(log: State) -> dict[str, Any]:
+def to_plain_values(log: State) -> dict[str, Any]:
     """Tensors as numbers and lists; the projected model itself is not written."""
     return {name: value.tolist() for name, value in log.items() if name != "target"}
 
 
-def mean(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] | None = None) -> float:
+def mean_of_entry(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] | None = None) -> float:
     """Over the parts that have it; not a number where none has, as in a round nobody replied to."""
     found = [
         (part[name], weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if name in part
@@ -101,5 +104,5 @@ def mean(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] |
     return float(sum(value * weight / total for value, weight in found)) if total else math.nan
 
 
-def nbytes(state: State) -> int:
+def count_bytes(state: State) -> int:
     return sum(value.numel() * value.element_size() for value in state.values())

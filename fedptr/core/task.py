@@ -30,7 +30,7 @@ class Adjoint(NamedTuple):
     by_w: Tensor | None  # where it was asked for
 
 
-Beside = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> a further loss of each image
+ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> a further loss of each image
 
 
 class Task(Protocol):
@@ -46,7 +46,7 @@ class Task(Protocol):
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool) -> Adjoint: ...
     def room(self, images: int) -> Tensor | None: ...
     def features(self, w: Tensor, x: Tensor) -> Tensor: ...
-    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]: ...
+    def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]: ...
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
     def initial_buffers(self) -> Tensor | None: ...
     def unpack_buffers(self, flat: Tensor | None) -> State: ...
@@ -68,7 +68,7 @@ class Differentiable:
 
     def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
         """One vector–Jacobian product of the gradient, for `fedptr.methods.ptr.matching`."""
-        return second_order(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
+        return second_order_adjoint(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
 
     def room(self, images: int) -> Tensor | None:
         """A row for every image of a batch, not filled in; None where nothing is kept."""
@@ -83,7 +83,7 @@ class Differentiable:
         z, _ = self.outputs(w, Batch(x, torch.zeros(len(x), dtype=torch.int64, device=x.device)))
         return z
 
-    def grad_beside(self, w: Tensor, batch: Batch, extra: Beside) -> tuple[Tensor, Tensor]:
+    def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
         """The gradient of the mean loss plus what `extra` makes of each image's features; and the loss alone."""
         w = w.detach().requires_grad_()
         z, losses = self.outputs(w, batch)
@@ -194,7 +194,7 @@ class Classification(Differentiable):
         return torch.cat([buffers[name].reshape(-1) for name in self._floating]).clone()
 
 
-def second_order(
+def second_order_adjoint(
     loss: Callable[[Tensor, Tensor], Tensor], w: Tensor, x: Tensor, a: Tensor, by_w: bool = True
 ) -> Adjoint:
     """The adjoint of a loss of parameters and images, by differentiating its gradient once more."""
@@ -207,10 +207,10 @@ def second_order(
 
 def full_gradient(task: Task, w: Tensor, data: Samples) -> Tensor:
     """∇L_i(w) over a client's whole set."""
-    return over(data, torch.zeros_like(w), lambda batch: task.grad(w, batch))
+    return add_mean_gradient(data, torch.zeros_like(w), lambda batch: task.grad(w, batch))
 
 
-def over(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
+def add_mean_gradient(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
     """The mean of a gradient over a whole set, a chunk at a time, added to `total`."""
     for x, y in data.chunks():
         g, _ = grad(Batch(x, y))
@@ -218,5 +218,5 @@ def over(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Ten
     return total
 
 
-def norm(v: Tensor) -> float:
+def vector_norm(v: Tensor) -> float:
     return math.sqrt(float(torch.dot(v, v)))

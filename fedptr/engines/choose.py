@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedptr.compute.workload import MachinePlan
-from fedptr.core.federation import Visits
+from fedptr.core.federation import VisitCohort
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.runner import Engine
@@ -38,7 +38,7 @@ def shared_engine(machine: MachinePlan) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[Visits | None]:
+def engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
     """How the cohorts of a run visit; None = in this process."""
     if plan.machine.engine == "ray":
         from fedptr.engines.ray import Workers

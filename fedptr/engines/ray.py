@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedptr.core.federation import Visit, check_reply, naming_failures
+from fedptr.core.federation import Visit, check_reply, name_failures
 from fedptr.core.method import Method, Site
 from fedptr.engines.ray_pool import Pool, sentence
 from fedptr.engines.ray_worker import Failed, Order, Trained, description, packed, place_of, unpacked
@@ -58,7 +58,7 @@ class Round:
     def take(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
             try:
-                with naming_failures(self.method, self.sites[i].round, f"client {i}"):
+                with name_failures(self.method, self.sites[i].round, f"client {i}"):
                     reply, client, log = (unpacked(part) for part in result[:3])
                     check_reply(reply, self.msg)
                     self.visits[i] = Visit(reply, client, log, result.seconds)

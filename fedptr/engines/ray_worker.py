@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 import fedptr
-from fedptr.core.federation import naming_failures, visit
+from fedptr.core.federation import name_failures, visit_client
 from fedptr.core.method import Site
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
@@ -77,9 +77,9 @@ class Worker:
         method, e = self.plan.method, self.experiment
         site = Site(task=e.task, data=e.clients[i], **place)
         try:
-            with naming_failures(method, site.round, f"client {i}"):
+            with name_failures(method, site.round, f"client {i}"):
                 state = None if client is None else unpacked(client)
-                result = visit(method, unpacked(msg), state, site, i)
+                result = visit_client(method, unpacked(msg), state, site, i)
                 return Trained(packed(result.reply), packed(result.client), packed(result.log), result.seconds)
         except (UserError, ClientError) as error:
             return failed(error)

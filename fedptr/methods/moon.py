@@ -60,7 +60,7 @@ class Moon(FedAvg):
             s_g, s_p = (F.cosine_similarity(z, other) for other in (z_g, z_p))
             return self.mu * F.softplus((s_p - s_g) / self.tau)
 
-        g, loss = site.task.grad_beside(w, batch, contrast)
+        g, loss = site.task.grad_with_extra(w, batch, contrast)
         pull = self.pull(w, msg, client, site)
         return (g if pull is None else g + pull), loss
 

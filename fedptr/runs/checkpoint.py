@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, Header
-from fedptr.core.client_states import Shelf, Slot, States
+from fedptr.core.client_states import ClientStates, StateStore, StoredState
 from fedptr.core.federation import Run
 
 FORMAT = "1"
@@ -27,11 +27,11 @@ INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
 class Store:
-    """The checkpoints of one run folder. What is loaded goes to the shelf: all into memory, or as its budget allows."""
+    """The checkpoints of one run folder. Loaded states go to `state_store`: into memory, as its budget allows."""
 
-    def __init__(self, folder: Path, shelf: Shelf | None = None) -> None:
-        self.folder, self.shelf = folder, shelf or Shelf()
-        self.states = States()  # as last saved
+    def __init__(self, folder: Path, state_store: StateStore | None = None) -> None:
+        self.folder, self.state_store = folder, state_store or StateStore()
+        self.states = ClientStates()  # as last saved
         self.indices: dict[int, Tensor] = {}  # kept checkpoint -> round of each client's file; 0 = it has none
 
     def save(self, run: Run, header: Header) -> None:
@@ -41,7 +41,7 @@ class Store:
         for i in changed:
             path = self.client(i, run.round)
             atomic_files.write_tensors(path, run.clients[i], {"client": str(i), "round": str(run.round)})
-            run.clients.slot(i).saved(path)
+            run.clients.stored(i).mark_saved(path)
         last = self.indices[max(self.indices)] if self.indices else torch.zeros(0, dtype=torch.int64)
         index = torch.cat([last, last.new_zeros(max(0, max(changed, default=0) + 1 - len(last)))])
         index[torch.tensor(changed, dtype=torch.int64)] = run.round
@@ -78,15 +78,15 @@ class Store:
             raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
         pairs = tensors.pop(INDEX).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
-        slots: dict[int, Slot] = {}
-        for i, written in pairs:  # all are read, and those beyond the shelf's budget let go again
+        stored: dict[int, StoredState] = {}
+        for i, written in pairs:  # all are read, and those beyond the store's budget dropped from memory again
             path = self.client(i, written)
             state, own = atomic_files.read_tensors(path, device)
             if own != {"client": str(i), "round": str(written)}:
                 raise DamagedFileError(f"{path.name} is of client {own.get('client')}")
-            slots |= self.shelf.put({i: state})
-            slots[i].saved(path)
-        return Run(round_, server, States(shelf=self.shelf).with_slots(slots)), header
+            stored |= self.state_store.put({i: state})
+            stored[i].mark_saved(path)
+        return Run(round_, server, ClientStates(store=self.state_store).with_stored(stored)), header
 
     def adopt(self, run: Run) -> None:
         """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""

@@ -26,8 +26,8 @@ import torch
 from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import free
-from fedptr.core.client_states import PREFIX, Shelf
-from fedptr.core.federation import Run, Visits, federate
+from fedptr.core.client_states import PREFIX, StateStore
+from fedptr.core.federation import Run, VisitCohort, federate
 from fedptr.data.dataset import digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
@@ -43,7 +43,8 @@ from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import History, Record
 
 Show = Callable[[Record], None]
-Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[Visits | None]]  # how a run's cohorts visit
+# How a run's cohorts visit.
+Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[VisitCohort | None]]
 
 
 @contextlib.contextmanager
@@ -59,8 +60,8 @@ def execute(
     with locked(out):
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
-        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
-            return run_rounds(plan, experiment, out, show, shelf, None, History(out), engine)
+        with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
+            return run_rounds(plan, experiment, out, show, state_store, None, History(out), engine)
 
 
 def load_plan(out: Path) -> Plan:
@@ -90,8 +91,8 @@ def resume(
         extend.check(out, plan, rounds)
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
         experiment = prepare(kept)
-        with contextlib.closing(shelf_for(plan, experiment, out)) as shelf:
-            start, history = newest(out, identity(plan, experiment), experiment.task.device, shelf)
+        with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
+            start, history = newest(out, identity(plan, experiment), experiment.task.device, state_store)
             if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
                 raise UserError(
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
@@ -101,14 +102,14 @@ def resume(
                 plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
-            return run_rounds(plan, experiment, out, show, shelf, start, history or History(out), engine)
+            return run_rounds(plan, experiment, out, show, state_store, start, history or History(out), engine)
 
 
-def shelf_for(plan: Plan, experiment: Experiment, out: Path) -> Shelf:
+def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStore:
     """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
     for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
         shutil.rmtree(left)
-    return Shelf(memory_estimate.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
+    return StateStore(memory_estimate.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
 
 
 def run_rounds(
@@ -116,13 +117,13 @@ def run_rounds(
     experiment: Experiment,
     out: Path,
     show: Show,
-    shelf: Shelf,
+    state_store: StateStore,
     start: Run | None,
     history: History,
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same, total = Store(out / CHECKPOINTS, shelf), identity(plan, experiment), plan.run.rounds
+    store, same, total = Store(out / CHECKPOINTS, state_store), identity(plan, experiment), plan.run.rounds
     e, p = experiment, plan
     with (
         contextlib.closing(history),
@@ -138,7 +139,7 @@ def run_rounds(
                 auxiliary_pictures.save(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
             auxiliary_sets.keep(run, out, plan.output.sets, total)
 
-        asked = (e.test, p.run, p.local, p.faults, start, shelf, visits, p.privacy)
+        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, p.privacy)
         runs = federate(p.method, e.task, e.clients, *asked)
         run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
     return finish_run(plan, experiment, out, run, store, history), history.records
@@ -189,9 +190,11 @@ def identity(plan: Plan, experiment: Experiment) -> Header:
     return {"plan": plan.digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
 
 
-def newest(out: Path, same: Header, device: str, shelf: Shelf | None = None) -> tuple[Run | None, History | None]:
+def newest(
+    out: Path, same: Header, device: str, state_store: StateStore | None = None
+) -> tuple[Run | None, History | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
-    store, problems = Store(out / CHECKPOINTS, shelf), []
+    store, problems = Store(out / CHECKPOINTS, state_store), []
     for round_ in store.rounds():
         try:
             run, header = store.load(round_, device)

@@ -86,7 +86,7 @@ def test_so_it_does_with_a_further_loss_of_the_features(kind: Kind) -> None:
     def extra(z: Tensor, x: Tensor) -> Tensor:
         return z.square().sum(1) * x.flatten(1).mean(1)
 
-    ours, theirs = (t.grad_beside(w, batch, extra) for t in (task, plain))
+    ours, theirs = (t.grad_with_extra(w, batch, extra) for t in (task, plain))
     assert all(off(x, y) < 1e-12 for x, y in zip(ours, theirs, strict=True))
     assert off(ours[1], plain.loss(w, batch)) < 1e-12, "the loss alone"
     assert off(task.features(w, batch.x), plain.features(w, batch.x)) < 1e-12

@@ -19,9 +19,9 @@ from same_bits import outcome
 from small_world import LOCAL, World, part_for, quick
 
 from fedptr.cli.main import main
-from fedptr.core.client_states import LEAF, PREFIX, Shelf, States
+from fedptr.core.client_states import LEAF, PREFIX, ClientStates, StateStore
 from fedptr.core.federation import Rounds, Run, federate
-from fedptr.core.round_record import nbytes
+from fedptr.core.round_record import count_bytes
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.checkpoint import Store
@@ -31,10 +31,12 @@ ALL = list(all_methods())
 STATEFUL = ["scaffold", "fedptr"]
 
 
-def runs(world: World, name: str, shelf: Shelf | None = None, store: Store | None = None, **how: object) -> list[Run]:
+def runs(
+    world: World, name: str, state_store: StateStore | None = None, store: Store | None = None, **how: object
+) -> list[Run]:
     rounds = Rounds(**{"rounds": 8, "participation": part_for(name, 0.5), **how})
     kept = []
-    for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, shelf=shelf):
+    for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, state_store=state_store):
         kept.append(run)
         if store is not None:
             store.save(run, {})
@@ -69,8 +71,8 @@ def inside(folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", ALL)
 def test_with_everything_on_disk_all_is_the_same(name: str, world: World, tmp_path: Path) -> None:
     """And every run that was yielded is still what it was."""
-    shelf = Shelf(0, tmp_path)
-    assert alike(runs(world, name, shelf), runs(world, name))
+    state_store = StateStore(0, tmp_path)
+    assert alike(runs(world, name, state_store), runs(world, name))
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -82,8 +84,8 @@ def test_checkpoints_take_nothing_from_the_runs_before(
     """The store removes what its last two checkpoints do not need; old runs are whole, and can be gone on with."""
     whole, store, kept = runs(world, name), Store(tmp_path / "store"), []
     rounds = Rounds(rounds=8, participation=0.5)
-    shelf = Shelf(budget, tmp_path)
-    for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, shelf=shelf):
+    state_store = StateStore(budget, tmp_path)
+    for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, state_store=state_store):
         kept.append(run)
         if run.round % every == 0:
             store.save(run, {})
@@ -95,14 +97,14 @@ def test_checkpoints_take_nothing_from_the_runs_before(
 
 
 def test_a_loaded_run_outlives_its_checkpoint(world: World, tmp_path: Path) -> None:
-    whole, shelf = runs(world, "scaffold", store=Store(tmp_path / "store"), rounds=4), Shelf(0, tmp_path)
-    store = Store(tmp_path / "store", shelf)
+    whole, state_store = runs(world, "scaffold", store=Store(tmp_path / "store"), rounds=4), StateStore(0, tmp_path)
+    store = Store(tmp_path / "store", state_store)
     loaded, _ = store.load(4)
-    assert shelf.used <= nbytes(next(iter(whole[0].clients.values())))  # the last one that was read
+    assert state_store.used <= count_bytes(next(iter(whole[0].clients.values())))  # the last one that was read
     store.adopt(loaded)
     later = []
     for run in world.runs(quick("scaffold"), rounds=9, participation=0.5, start=loaded):
-        assert run.clients.shelf is shelf
+        assert run.clients.store is state_store
         store.save(run, {})
         later.append(run)
     assert store.rounds() == [9, 8]
@@ -114,33 +116,33 @@ def test_a_loaded_run_outlives_its_checkpoint(world: World, tmp_path: Path) -> N
 
 
 def test_only_the_budget_and_a_cohort_are_in_memory(world: World, tmp_path: Path) -> None:
-    one = nbytes(next(iter(runs(world, "scaffold", rounds=1)[0].clients.values())))
+    one = count_bytes(next(iter(runs(world, "scaffold", rounds=1)[0].clients.values())))
     for budget in (0, one, 3 * one):
-        shelf = Shelf(budget, tmp_path)
+        state_store = StateStore(budget, tmp_path)
         rounds = Rounds(rounds=8, participation=0.5)
-        for run in federate(quick("scaffold"), world.task, world.clients, None, rounds, LOCAL, shelf=shelf):
-            assert shelf.used == sum(map(nbytes, shelf.states.values())) <= budget + 2 * one
+        for run in federate(quick("scaffold"), world.task, world.clients, None, rounds, LOCAL, state_store=state_store):
+            assert state_store.used == sum(map(count_bytes, state_store.states.values())) <= budget + 2 * one
             assert all(i in run.clients for i in run.record["cohort"])
         assert len(run.clients) == 4
 
 
 def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
-    shelf = Shelf(3 * 400, tmp_path)
-    states = States({i: state(i) for i in range(3)}, shelf)
+    state_store = StateStore(3 * 400, tmp_path)
+    states = ClientStates({i: state(i) for i in range(3)}, state_store)
     states[0]
     states = states.updated({3: state(3)})
     states = states.updated({4: state(4)})
-    assert [float(kept["v"][0]) for kept in shelf.states.values()] == [2, 0, 3, 4]  # the last is above what has room
+    assert [float(kept["v"][0]) for kept in state_store.states.values()] == [2, 0, 3, 4]  # the last exceeds the budget
     assert [float(states[i]["v"][0]) for i in states] == [0, 1, 2, 3, 4]
-    assert shelf.used == 1200
+    assert state_store.used == 1200
 
 
 def test_what_a_checkpoint_wrote_is_not_written_again(world: World, tmp_path: Path, monkeypatch) -> None:
-    shelf, store = Shelf(0, tmp_path / "shelf"), Store(tmp_path / "store")
+    state_store, store = StateStore(0, tmp_path / "state_store"), Store(tmp_path / "store")
     monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("a state was written twice"))
-    kept = runs(world, "scaffold", shelf, store)
+    kept = runs(world, "scaffold", state_store, store)
     assert all(path.stat().st_nlink == 2 for path in (tmp_path / "store").glob("client-*"))
-    assert len(inside(tmp_path / "shelf")) == sum(len(run.record["cohort"]) for run in kept)
+    assert len(inside(tmp_path / "state_store")) == sum(len(run.record["cohort"]) for run in kept)
 
 
 def test_where_there_are_no_links_it_is_written(world: World, tmp_path: Path, monkeypatch) -> None:
@@ -148,22 +150,22 @@ def test_where_there_are_no_links_it_is_written(world: World, tmp_path: Path, mo
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    shelf = Shelf(0, tmp_path / "shelf")
-    kept = runs(world, "scaffold", shelf, Store(tmp_path / "store"))
+    state_store = StateStore(0, tmp_path / "state_store")
+    kept = runs(world, "scaffold", state_store, Store(tmp_path / "store"))
     assert alike(kept, runs(world, "scaffold"))
-    assert inside(tmp_path / "shelf")
+    assert inside(tmp_path / "state_store")
 
 
-def test_an_unlimited_shelf_touches_no_disk(world: World, tmp_path: Path) -> None:
-    shelf = Shelf(place=tmp_path / "shelf")
-    runs(world, "scaffold", shelf, Store(tmp_path / "store"))
-    assert shelf.folder is None
-    assert not (tmp_path / "shelf").exists()
+def test_an_unlimited_store_touches_no_disk(world: World, tmp_path: Path) -> None:
+    state_store = StateStore(place=tmp_path / "state_store")
+    runs(world, "scaffold", state_store, Store(tmp_path / "store"))
+    assert state_store.folder is None
+    assert not (tmp_path / "state_store").exists()
 
 
 def test_files_go_with_the_last_run_that_needs_them(tmp_path: Path) -> None:
-    shelf = Shelf(0, tmp_path)
-    old = States({i: state(i) for i in range(5)}, shelf)
+    state_store = StateStore(0, tmp_path)
+    old = ClientStates({i: state(i) for i in range(5)}, state_store)
     new = old.updated({0: state(10), 5: state(5)}).updated({1: state(11)})
     assert len(inside(tmp_path)) == 7  # all but the newest, which has to be saved first
     assert [float(old[i]["v"][0]) for i in old] == [0, 1, 2, 3, 4]
@@ -172,20 +174,21 @@ def test_files_go_with_the_last_run_that_needs_them(tmp_path: Path) -> None:
     assert len(inside(tmp_path)) == 6
     del new
     assert inside(tmp_path) == []
-    assert shelf.used == 0
-    shelf.close()
+    assert state_store.used == 0
+    state_store.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_goes_with_the_shelf_or_the_process(tmp_path: Path) -> None:
-    states = States({0: state(0)}, Shelf(0, tmp_path)).updated({1: state(1)})
+    states = ClientStates({0: state(0)}, StateStore(0, tmp_path)).updated({1: state(1)})
     assert len(list(tmp_path.glob(f"{PREFIX}*"))) == 1
     del states
     gc.collect()
     assert list(tmp_path.iterdir()) == []
     script = (
-        "import sys, torch; from pathlib import Path; from fedptr.core.client_states import Shelf, States\n"
-        "states = States({i: {'v': torch.ones(9)} for i in range(9)}, Shelf(0, Path(sys.argv[1]))).updated({})\n"
+        "import sys, torch; from pathlib import Path; from fedptr.core.client_states import ClientStates, StateStore\n"
+        "store = StateStore(0, Path(sys.argv[1]))\n"
+        "states = ClientStates({i: {'v': torch.ones(9)} for i in range(9)}, store).updated({})\n"
         "assert len(list(Path(sys.argv[1]).rglob('*.safetensors'))) == 9\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -195,13 +198,13 @@ def test_the_folder_goes_with_the_shelf_or_the_process(tmp_path: Path) -> None:
 
 def test_a_damaged_state_stops_the_run_in_one_sentence(world: World, tmp_path: Path) -> None:
     """Also where failing clients are dropped: it is not the client that failed."""
-    rounds, shelf = Rounds(rounds=8, on_failure="drop"), Shelf(0, tmp_path)
-    rest = federate(quick("scaffold"), world.task, world.clients, None, rounds, LOCAL, shelf=shelf)
+    rounds, state_store = Rounds(rounds=8, on_failure="drop"), StateStore(0, tmp_path)
+    rest = federate(quick("scaffold"), world.task, world.clients, None, rounds, LOCAL, state_store=state_store)
     next(rest).clients.updated({})  # which makes room
     for path in tmp_path.rglob("*.safetensors"):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match=r"does not give back a client's state .*checksum.*; check the disk, and go on"):
+    with pytest.raises(UserError, match=r"does not give back a client's state .*checksum.*; check the disk, and "):
         next(rest)
 
 
@@ -209,7 +212,7 @@ def test_a_damaged_state_stops_the_run_in_one_sentence(world: World, tmp_path: P
 
 
 def test_it_is_a_mapping_in_client_order() -> None:
-    states = States({700: state(7), 3: state(3)}).updated({5: state(5), LEAF: state(1)})
+    states = ClientStates({700: state(7), 3: state(3)}).updated({5: state(5), LEAF: state(1)})
     assert list(states) == [3, 5, LEAF, 700]
     assert len(states) == 4
     assert 5 in states
@@ -218,42 +221,42 @@ def test_it_is_a_mapping_in_client_order() -> None:
     assert states.get(4) is None
     with pytest.raises(KeyError):
         states[10**6]
-    assert not States()
+    assert not ClientStates()
     assert states.keys() & {3, 4} == {3}
 
 
 def test_a_question_about_who_has_a_state_reads_none(tmp_path: Path, monkeypatch) -> None:
-    shelf = Shelf(0, tmp_path)
-    states = States({i: state(i) for i in range(9)}, shelf).updated({})
-    monkeypatch.setattr(shelf, "read", lambda number: pytest.fail("a state was read"))
+    state_store = StateStore(0, tmp_path)
+    states = ClientStates({i: state(i) for i in range(9)}, state_store).updated({})
+    monkeypatch.setattr(state_store, "read", lambda number: pytest.fail("a state was read"))
     assert 3 in states
     assert len(states) == len(list(states)) == len(states.keys() & set(range(9))) == 9
 
 
 def test_a_round_costs_what_its_cohort_does() -> None:
     """All leaves but the cohort's are shared, and only in those that are not is looked for changes."""
-    before = States({i: state(i, 1) for i in range(10_000)})
+    before = ClientStates({i: state(i, 1) for i in range(10_000)})
     after = before.updated({i: state(-1, 1) for i in (7, 8, 5000)})
     assert sum(after.leaves[k] is not before.leaves[k] for k in before.leaves) == 2
     assert after.changed(before) == [7, 8, 5000]
     assert before.changed(before) == []
-    assert before.changed(States()) == list(range(10_000))
+    assert before.changed(ClientStates()) == list(range(10_000))
     assert float(before[7]["v"]) == 7
     assert float(after[7]["v"]) == -1
     assert after[9] is before[9]
 
 
 def test_copies_stand_alone(tmp_path: Path) -> None:
-    states = States({i: state(i) for i in range(5)}, Shelf(0, tmp_path)).updated({})
+    states = ClientStates({i: state(i) for i in range(5)}, StateStore(0, tmp_path)).updated({})
     copies = [pickle.loads(pickle.dumps(states)), copy.deepcopy(states)]  # noqa: S301
-    states.shelf.close()
+    states.store.close()
     for other in copies:
         assert [float(other[i]["v"][0]) for i in other] == [0, 1, 2, 3, 4]
-        assert other.shelf.budget == math.inf
+        assert other.store.budget == math.inf
 
 
 def test_clients_may_visit_in_threads(tmp_path: Path) -> None:
-    states = States({i: state(i) for i in range(40)}, Shelf(3 * 400, tmp_path)).updated({})
+    states = ClientStates({i: state(i) for i in range(40)}, StateStore(3 * 400, tmp_path)).updated({})
     wrong: list[int] = []
 
     def visit(seed: int) -> None:
@@ -267,7 +270,7 @@ def test_clients_may_visit_in_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert states.shelf.used == sum(map(nbytes, states.shelf.states.values())) <= 1200
+    assert states.store.used == sum(map(count_bytes, states.store.states.values())) <= 1200
 
 
 # From the command line

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedptr.atomic_files import write_text
-from fedptr.core.client_states import States
+from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.data.load import load
 from fedptr.data.partition import partition
@@ -81,7 +81,7 @@ def state(plan: Plan, t: int, rng: np.random.Generator) -> Run:
     X = torch.as_tensor(rng.normal(0, 1 + t / 50, (50, 1, 8, 8)), dtype=torch.float32)
     owned, x = {"X": X, "y": y}, {"x": torch.zeros(1)}
     who = MATCHING.get(plan.method.name)
-    return Run(t, {**x, **(owned if who == "server" else {})}, States({2: owned} if who == "client" else {2: {}}))
+    return Run(t, {**x, **(owned if who == "server" else {})}, ClientStates({2: owned} if who == "client" else {2: {}}))
 
 
 def summarised(plan: Plan, history: History, split: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedptr.core.local_training import flip_crop
+from fedptr.core.local_training import flip_and_crop
 from fedptr.core.randomness import Key
 from fedptr.methods.ptr import dsa
 
@@ -117,7 +117,7 @@ def test_a_draw_is_applied_the_same_way_every_time_and_is_differentiable(family)
 def test_real_images_flip_and_crop() -> None:
     x = torch.zeros(N, 2, 9, 9)
     x[:, :, 4, 2] = 1.0
-    out = flip_crop(x, gen())
+    out = flip_and_crop(x, gen())
     where = out[:, 0].flatten(1).argmax(1)
     untouched = (where == 4 * 9 + 2).float().mean()
     flipped = (where == 4 * 9 + 6).float().mean()
@@ -127,4 +127,4 @@ def test_real_images_flip_and_crop() -> None:
     assert int((where // 9).max()) == 8
     assert torch.equal(out[:, 0], out[:, 1])
     odd = torch.randn(6, 3, 7, 5, generator=gen())
-    assert flip_crop(odd, gen()).shape == odd.shape
+    assert flip_and_crop(odd, gen()).shape == odd.shape

@@ -13,10 +13,10 @@ from small_world import CLASSES, LOCAL, SHAPE, World, part_for, quick
 from torch import nn
 
 from fedptr import atomic_files
-from fedptr.core.federation import Rounds, draw_cohort, federate, visit
+from fedptr.core.federation import Rounds, draw_cohort, federate, visit_client
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
-from fedptr.core.task import Beside, Classification
+from fedptr.core.task import Classification, ExtraLoss
 from fedptr.errors import ClientError
 from fedptr.methods import all_methods
 from fedptr.methods.ptr.trajectory import Trajectory
@@ -107,7 +107,7 @@ def test_another_engine_comes_to_the_same(name: str, world: World, tmp_path: Pat
         msg, found = travelled(msg), {}
         for i in reversed(sites):
             state = states.get(i)
-            result = visit(method, msg, state if state is None else travelled(state), sites[i], i)
+            result = visit_client(method, msg, state if state is None else travelled(state), sites[i], i)
             found[i] = result._replace(reply=travelled(result.reply), client=travelled(result.client))
         return found, {}
 
@@ -125,9 +125,9 @@ class Counted(Classification):
         self.images += len(batch.y)
         return super().grad(w, batch)
 
-    def grad_beside(self, w: torch.Tensor, batch: Batch, extra: Beside) -> tuple[torch.Tensor, torch.Tensor]:
+    def grad_with_extra(self, w: torch.Tensor, batch: Batch, extra: ExtraLoss) -> tuple[torch.Tensor, torch.Tensor]:
         self.images += len(batch.y)
-        return super().grad_beside(w, batch, extra)
+        return super().grad_with_extra(w, batch, extra)
 
     def features(self, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         self.images += len(x) / 3

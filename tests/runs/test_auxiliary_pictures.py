@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from fedptr.cli.main import main
-from fedptr.core.client_states import States
+from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
 from fedptr.privacy.differential import Privacy
@@ -57,12 +57,16 @@ def test_a_sheet_has_at_most_ten_classes_and_ten_images_of_each() -> None:
 
 def test_whose_images_are_shown(tmp_path: Path) -> None:
     aux = {"X": torch.zeros(2, 1, 2, 2), "y": torch.arange(2)}
-    run = Run(7, {"x": torch.zeros(1)}, States({3: aux, 5: aux}))
+    run = Run(7, {"x": torch.zeros(1)}, ClientStates({3: aux, 5: aux}))
     auxiliary_pictures.save(run, grey(0, 20), tmp_path / "a")
     assert owner(tmp_path / "a" / "round0007.png") == "client 3"
     auxiliary_pictures.save(replace(run, server={**run.server, **aux}), grey(0, 20), tmp_path / "b")
     assert owner(tmp_path / "b" / "round0007.png") == "the server"
-    for nobody in (States(), States({0: {}}), States({0: {"X": torch.zeros(2, 4), "y": torch.arange(2)}})):
+    for nobody in (
+        ClientStates(),
+        ClientStates({0: {}}),
+        ClientStates({0: {"X": torch.zeros(2, 4), "y": torch.arange(2)}}),
+    ):
         auxiliary_pictures.save(replace(run, clients=nobody), grey(0, 20), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

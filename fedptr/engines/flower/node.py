@@ -1,7 +1,7 @@
 """A node: its own data, its own state, and the answers to what the server asks. It lives as long as its process.
 
     hello      who the node is and what it has, in numbers and names
-    train      a client's whole round, `fedptr.core.federation.visit`, unchanged
+    train      a client's whole round, `fedptr.core.federation.visit_client`, unchanged
     evaluate   accuracy and loss of a model on the node's own test data
 
 The site of a round is rebuilt here exactly as the in-process engine builds it, so the weights are the same to the bit.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 import fedptr
 from fedptr.compute.choose import fast
-from fedptr.core.federation import visit
+from fedptr.core.federation import visit_client
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -135,7 +135,7 @@ class Node:
         versions = Versions(self.plan.folder / STATE, str(words["experiment"]), i)
         base = words["base"]
         before = None if base is None else versions.load((int(base[0]), int(base[1])), task.device)
-        result = visit(plan.method, unpack(parcel.blocks, task.device), before, site, i)
+        result = visit_client(plan.method, unpack(parcel.blocks, task.device), before, site, i)
         versions.save(version, result.client, int(words["floor"]))
         answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
         # Under secure aggregation only the number of steps is told of a client alone.
