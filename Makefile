@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. Both create .venv on first use and work again without a network.
+# `make demo` shows it, `make quick` is the daily loop, `make test` is everything. Each creates .venv on first use and works
+# again without a network.
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= benchmarks/.venv
@@ -7,13 +8,18 @@ PIP := $(BIN)/pip --disable-pip-version-check
 
 DEMO := fedavg,fedprox,scaffold,feddyn,feddc,fedptr,fedptr-s,fedptr-linear
 
-.PHONY: demo test lint data browser soak parity oracle docs bench example-hospitals clean
+.PHONY: demo quick test lint data browser soak parity oracle docs bench example-hospitals clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --methods $(DEMO) --out runs/demo --force
 
-test: $(VENV)/.test data browser lint
-	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadgroup --durations 15
+# Under two minutes on two cores: no network, browser, Flower or Ray.
+quick: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup -m "not real and not slow" $(ARGS)
+
+test: $(VENV)/.engines data browser lint
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadgroup --durations 15 $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -61,11 +67,14 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
-# Ray and Flower are large; where they cannot be installed their tests are skipped, with the reason.
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[test]"
-	-$(PIP) install -q -c constraints.txt -e ".[flower,ray]" || $(PIP) install -q -c constraints.txt -e ".[ray]"
 	@touch $(VENV)/.core $@
+
+# Ray and Flower are large; where they cannot be installed their tests are skipped, with the reason.
+$(VENV)/.engines: $(VENV)/.test
+	-$(PIP) install -q -c constraints.txt -e ".[flower,ray]" || $(PIP) install -q -c constraints.txt -e ".[ray]"
+	@touch $@
 
 $(VENV)/.flower: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[flower]"

@@ -10,6 +10,8 @@ from fedptr.errors import UserError
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.plan import Plan, check
 
+pytestmark = pytest.mark.real
+
 REAL = pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
 
 

@@ -18,6 +18,7 @@ def installed(name):
     return found[0]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "shape", "first"),
     [
@@ -36,6 +37,7 @@ def test_published_data(name, shape, first):
     np.testing.assert_allclose(data.mean, data.train_x.mean(axis=(0, 2, 3)), atol=0.05)
 
 
+@pytest.mark.real
 def test_cifar100_names():
     meta = installed("cifar100") / "meta"
     if not meta.exists():
@@ -43,6 +45,7 @@ def test_cifar100_names():
     assert tuple(read_batch(meta)["fine_label_names"]) == SOURCES["cifar100"].classes
 
 
+@pytest.mark.real
 def test_tiny_imagenet():
     installed("tiny-imagenet")
     data = load("tiny-imagenet")

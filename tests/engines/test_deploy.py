@@ -38,6 +38,8 @@ from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
 
+pytestmark = pytest.mark.real
+
 PLAN: dict[str, Any] = {
     "run": {"rounds": 2, "on_failure": "drop"},
     "model": {"name": "mlp", "width": 8},

@@ -30,6 +30,8 @@ from fedptr.runs import plan as planning
 from fedptr.runs.experiment import prepare
 from fedptr.runs.summary import finished
 
+pytestmark = pytest.mark.real
+
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are looked up in /proc", allow_module_level=True)
 

@@ -24,6 +24,8 @@ from fedptr.errors import ReplyError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_gives_the_weights_of_the_in_process_engine(

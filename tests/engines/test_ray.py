@@ -36,6 +36,7 @@ from fedptr.runs.experiment import prepare
 from fedptr.runs.plan import Plan, check
 
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.filterwarnings("ignore:the model has BatchNorm"),
     # Ray leaves the processes it starts to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -19,6 +19,8 @@ from wait_until import until
 from fedptr.cli.main import main
 from fedptr.engines import ray_pool
 
+pytestmark = pytest.mark.real
+
 RAY = Path(sys.executable).parent / "ray"
 ARGV = ["run", *HALF, "--method", "scaffold", "--rounds", "60"]
 

@@ -26,6 +26,8 @@ from fedptr.privacy.sum_only import only_sums
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
 
+pytestmark = pytest.mark.real
+
 SUMS = [name for name in all_methods() if only_sums(all_methods()[name](weighting="uniform"))]
 RANGE = 1.0
 

@@ -15,6 +15,8 @@ from report_browser import EVIL, draw_all, emulate, errors, plot, report
 from fedptr.audit.metrics import measure
 from fedptr.audit.result import FORMAT
 
+pytestmark = pytest.mark.real
+
 
 def measured(gain: float, seed: int, n: int = 500) -> dict[str, Any]:
     rng, member = np.random.default_rng(seed), np.arange(2 * n) < n

@@ -22,6 +22,8 @@ from wait_until import until
 from fedptr.cli.main import main
 from fedptr.runs import summary
 
+pytestmark = pytest.mark.real
+
 SECONDS = 3.0  # within which a large page shows its first charts
 
 
