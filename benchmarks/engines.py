@@ -19,7 +19,7 @@ import torch
 from timing import ratios, spread
 
 from fedptr.core.federation import Run, VisitCohort, federate, visit_in_process
-from fedptr.engines.ray import Workers
+from fedptr.engines.ray.visits import Workers
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.plan import Plan, check
 

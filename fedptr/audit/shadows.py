@@ -31,7 +31,7 @@ from fedptr.core.faults import Faults
 from fedptr.core.randomness import Key
 from fedptr.data.partition import SplitPlan
 from fedptr.data.split import Split
-from fedptr.engines.choose import engine
+from fedptr.engines.choose_engine import engine
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board, put_aside, work
 from fedptr.messages import format_duration, print_notice

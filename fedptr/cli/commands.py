@@ -21,8 +21,8 @@ from fedptr.cli.reflow_docstring import reflow
 from fedptr.compute.workload import MachinePlan
 from fedptr.core.method import Method
 from fedptr.data.sources import SOURCES
-from fedptr.engines.choose import check_engine as check_machine
-from fedptr.engines.choose import engine, shared_engine
+from fedptr.engines.choose_engine import check_engine as check_machine
+from fedptr.engines.choose_engine import engine, shared_engine
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.methods.fedptr import FedPTR

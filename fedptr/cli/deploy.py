@@ -76,7 +76,7 @@ def need_flower() -> None:
 def init_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.cli.commands import assignments
-    from fedptr.engines.flower.setup.init import Federation, init
+    from fedptr.engines.flower.setup.init_federation import Federation, init
     from fedptr.messages import print_notice
     from fedptr.runs import plan as planning
 
@@ -100,8 +100,8 @@ def init_command(args: argparse.Namespace) -> int:
 
 def add_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.init import add, federation_of
-    from fedptr.engines.flower.setup.launch import configure, register
+    from fedptr.engines.flower.setup.init_federation import add, federation_of
+    from fedptr.engines.flower.setup.launch_run import configure, register
 
     server = Path(args.server)
     federation = federation_of(server)
@@ -119,15 +119,15 @@ def add_command(args: argparse.Namespace) -> int:
 
 def check_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.check import check
+    from fedptr.engines.flower.setup.check_folder import check
 
     return check(Path(args.folder))
 
 
 def register_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.init import read_register
-    from fedptr.engines.flower.setup.launch import configure, register
+    from fedptr.engines.flower.setup.init_federation import read_register
+    from fedptr.engines.flower.setup.launch_run import configure, register
 
     server = Path(args.server)
     configure(server, server / "flower")
@@ -138,12 +138,12 @@ def register_command(args: argparse.Namespace) -> int:
 
 def run_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup import launch
+    from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.folder import claim
 
     server = Path(args.server)
     out = claim(Path(args.out) if args.out else server / "run", args.force)
-    launch.begin(server, out)
+    launch_run.begin(server, out)
     return go_on(out)
 
 
@@ -151,22 +151,22 @@ def go_on(out: Path) -> int:
     """Hands a run to the SuperLink and shows it; also after it was stopped."""
     need_flower()
     from fedptr.cli.commands import tell
-    from fedptr.engines.flower.setup import launch
+    from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.progress import progress
     from fedptr.runs.runner import load_plan
     from fedptr.runs.summary import finished
 
     plan = load_plan(out)
-    launch.submit(out)
+    launch_run.submit(out)
     with progress(plan.method.name, plan.run.rounds) as show:
-        launch.follow(out, show)
+        launch_run.follow(out, show)
     return tell(finished(out)[0], out)
 
 
 def simulate_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.cli.commands import tell
-    from fedptr.engines.flower.setup.simulate import simulate
+    from fedptr.engines.flower.setup.simulate_run import simulate
 
     return tell(simulate(Path(args.plan), Path(args.out), args.force), Path(args.out))
 

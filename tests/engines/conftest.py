@@ -13,7 +13,7 @@ from fedptr.core.federation import Run
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """Every round's model, as the served run makes it."""
-    serving = pytest.importorskip("fedptr.engines.flower.serve", reason="fedptr[flower] is not installed")
+    serving = pytest.importorskip("fedptr.engines.flower.server.deployed_run", reason="fedptr[flower] is not installed")
     found: list[torch.Tensor] = []
     original = serving.next_that_counts
 

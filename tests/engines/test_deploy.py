@@ -22,18 +22,19 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedptr.cli.main import main
-from fedptr.engines.flower import nodeplan, superexec, worker
-from fedptr.engines.flower.agreement import Offer, agree, moments
-from fedptr.engines.flower.local_grid import LocalGrid
-from fedptr.engines.flower.node import PROTOCOL, Node
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.records import from_records, to_records
-from fedptr.engines.flower.serve import serve
+from fedptr.engines.flower import superexec
+from fedptr.engines.flower.node import node_plan, worker
+from fedptr.engines.flower.node.node import PROTOCOL, Node
+from fedptr.engines.flower.server.deployed_run import serve
 from fedptr.engines.flower.setup import certificates as keys
-from fedptr.engines.flower.setup import check as checking
-from fedptr.engines.flower.setup.init import Federation, add, federation_of, init, read_register
+from fedptr.engines.flower.setup import check_folder as checking
+from fedptr.engines.flower.setup.init_federation import Federation, add, federation_of, init, read_register
 from fedptr.engines.flower.setup.show_status import show
-from fedptr.engines.flower.tensors import pack
+from fedptr.engines.flower.wire.agreement import Offer, agree, moments
+from fedptr.engines.flower.wire.local_grid import LocalGrid
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.tensors import pack
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
@@ -83,7 +84,7 @@ def grid_of(folder: Path, *names: str) -> LocalGrid:
     def answer(message: Message, context: Any) -> Message:
         place = context.node_config["folder"]
         if place not in known:
-            known[place] = Node(nodeplan.read(Path(place)))
+            known[place] = Node(node_plan.read(Path(place)))
         return Message(to_records(known[place].answer(from_records(message.content))), reply_to=message)
 
     return LocalGrid(app, [{"folder": str(folder / "nodes" / name)} for name in names], {})
@@ -134,7 +135,7 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
     data = own_data(tmp_path / "data.npz", ["cat", "dog"])
     ours = plan(model={"name": "hospital_model:make"})
     init(tmp_path / "f", ours, Federation("localhost", 1, True, 30), {"a": str(data)}, {})
-    node = Node(nodeplan.read(tmp_path / "f" / "nodes" / "a"))
+    node = Node(node_plan.read(tmp_path / "f" / "nodes" / "a"))
     agreed = agree([node.offer()], ()).plain()
 
     def order(asked: Plan) -> Parcel:
@@ -217,8 +218,8 @@ def test_data_that_is_not_there_yet_has_a_place_in_the_nodes_folder(
     (tmp_path / "train").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["deploy", "init", "f", "--nodes", "anna,ben=train", "--set", "model.name=mlp"]) == 0
-    assert nodeplan.read(tmp_path / "f" / "nodes" / "anna").data.name == "data"
-    assert nodeplan.read(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
+    assert node_plan.read(tmp_path / "f" / "nodes" / "anna").data.name == "data"
+    assert node_plan.read(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
 
 
 def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from deployed_federation import SLOW, Federation3, federation, until
 from small_plans import in_process, moving, plan_for
 
 from fedptr.engines.flower.setup import certificates as keys
-from fedptr.engines.flower.setup import launch
+from fedptr.engines.flower.setup import launch_run
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import prepare
@@ -137,7 +137,7 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
         lab.begin()
         lab.reach(2)
         lab.kill("superlink", alone=True)
-        until(lambda: not launch.held(lab.run), "the end of the run's own process")
+        until(lambda: not launch_run.held(lab.run), "the end of the run's own process")
         for what in ("a", "b", "command"):
             lab.kill(what)
         assert len(lab.rounds()) < 5

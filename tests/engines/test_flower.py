@@ -15,11 +15,11 @@ from same_bits import same
 from simulated_nodes import Change, Lab
 from small_plans import TABLES, in_process, plan_for
 
-from fedptr.engines.flower import node as nodes
-from fedptr.engines.flower.parcel import Block, Parcel, read, write
-from fedptr.engines.flower.records import from_records, to_records
-from fedptr.engines.flower.simulated import simulated_node
-from fedptr.engines.flower.tensors import pack, unpack
+from fedptr.engines.flower.node import node as nodes
+from fedptr.engines.flower.node.simulated_node import simulated_node
+from fedptr.engines.flower.wire.parcel import Block, Parcel, read, write
+from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning

@@ -26,9 +26,9 @@ from fedptr.compute.workload import MachinePlan
 from fedptr.core.federation import Run, federate, visit_in_process
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
-from fedptr.engines import ray_pool as pools
-from fedptr.engines.ray import DEATHS, Round, Workers
-from fedptr.engines.ray_pool import Pool
+from fedptr.engines.ray import pool as pools
+from fedptr.engines.ray.pool import Pool
+from fedptr.engines.ray.visits import DEATHS, Round, Workers
 from fedptr.errors import ClientError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import rounds_file

@@ -17,7 +17,7 @@ from tiny_runs import HALF, rounds_written
 from wait_until import until
 
 from fedptr.cli.main import main
-from fedptr.engines import ray_pool
+from fedptr.engines.ray import pool
 
 pytestmark = pytest.mark.real
 
@@ -28,7 +28,7 @@ ARGV = ["run", *HALF, "--method", "scaffold", "--rounds", "60"]
 @contextlib.contextmanager
 def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     """`ray start`, until it is there; all its processes end with it."""
-    env = {**ray_pool.ENV, **os.environ}
+    env = {**pool.ENV, **os.environ}
     with log.open("wb") as words:
         command = [str(RAY), "start", "--num-cpus=1", "--block", *argv]
         process = subprocess.Popen(command, stdout=words, stderr=words, env=env, start_new_session=True)

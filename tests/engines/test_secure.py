@@ -17,9 +17,10 @@ from flwr.app import ConfigRecord
 from simulated_nodes import Lab
 from small_plans import TABLES, in_process
 
-from fedptr.engines.flower import masks, serve
-from fedptr.engines.flower.masked import RECORD
-from fedptr.engines.flower.secure import MODULUS, resolution
+from fedptr.engines.flower.node.masked_reply import RECORD
+from fedptr.engines.flower.patches import secagg_masks
+from fedptr.engines.flower.server import deployed_run
+from fedptr.engines.flower.server.secure_aggregation import MODULUS, resolution
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.privacy.sum_only import only_sums
@@ -113,10 +114,10 @@ def test_masks_come_from_the_whole_seed() -> None:
 
     one, other = b"\x01" + bytes(31), bytes(4) + b"\x01" + bytes(27)
     assert (pseudo_rand_gen(one, MODULUS, [(8,)])[0] == pseudo_rand_gen(other, MODULUS, [(8,)])[0]).all()
-    assert not (masks.mask(one, MODULUS, [(8,)])[0] == masks.mask(other, MODULUS, [(8,)])[0]).any()
-    for name in (masks.MOD, masks.WORKFLOW):
-        assert masks.flower(name).pseudo_rand_gen is masks.mask
-    drawn = masks.mask(b"seed", MODULUS, [(100_000,)])[0]
+    assert not (secagg_masks.mask(one, MODULUS, [(8,)])[0] == secagg_masks.mask(other, MODULUS, [(8,)])[0]).any()
+    for name in (secagg_masks.MOD, secagg_masks.WORKFLOW):
+        assert secagg_masks.flower(name).pseudo_rand_gen is secagg_masks.mask
+    drawn = secagg_masks.mask(b"seed", MODULUS, [(100_000,)])[0]
     assert abs(drawn.mean() / MODULUS - 0.5) < 0.01
     assert drawn.max() > 0.999 * MODULUS
 
@@ -219,5 +220,5 @@ def test_a_killed_server_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(MemoryError):
         lab.serve(lab.grid(die))
-    serve.serve(lab.grid(), tmp_path)
+    deployed_run.serve(lab.grid(), tmp_path)
     assert [record["round"] for record in lab.records()] == [1, 2, 3, 4]

@@ -18,8 +18,8 @@ import tomli_w
 import wait_until
 
 from fedptr.data.split import Split
-from fedptr.engines.flower.setup import launch
-from fedptr.engines.flower.setup.init import Federation, init
+from fedptr.engines.flower.setup import launch_run
+from fedptr.engines.flower.setup.init_federation import Federation, init
 from fedptr.runs.plan import Plan
 
 SLOW = 300.0  # seconds; this machine may be busy, with another federation too
@@ -114,7 +114,7 @@ class Federation3:
         return process
 
     def rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in launch.lines(self.run)]
+        return [json.loads(line) for line in launch_run.lines(self.run)]
 
     def reach(self, round_: int) -> None:
         until(lambda: len(self.rounds()) >= round_, f"round {round_}")
@@ -164,9 +164,9 @@ def federation(folder: Path, plan: Plan, split: Split, nodes: str = "abc", **rul
     lab = Federation3(folder, plan, split, **rules)
     try:
         lab.start_server()
-        launch.configure(lab.server, lab.server / "flower")
+        launch_run.configure(lab.server, lab.server / "flower")
         if not rules.get("insecure"):
-            launch.register(lab.server)
+            launch_run.register(lab.server)
         for name in nodes:
             lab.start_node(name)
         yield lab

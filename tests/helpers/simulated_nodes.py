@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedptr.engines.flower import serve as serving
 from fedptr.engines.flower.client_app import app
-from fedptr.engines.flower.local_grid import LocalGrid
-from fedptr.engines.flower.simulated import simulated_node
+from fedptr.engines.flower.node.simulated_node import simulated_node
+from fedptr.engines.flower.server import deployed_run as serving
+from fedptr.engines.flower.wire.local_grid import LocalGrid
 from fedptr.runs.experiment import prepare
 from fedptr.runs.plan import Plan
 

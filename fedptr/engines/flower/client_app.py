@@ -1,8 +1,7 @@
-"""The ClientApp, for every method. Flower starts a process for each message; the work is done by one that stays.
+"""The ClientApp, for every method. Flower starts a process for each message; a process that stays does the work.
 
-On a node the question goes to the node's worker (`fedptr.engines.flower.worker`), so that torch is imported, the data
-read and the model made once and not for every message. In a simulation there is no node folder: the process that Ray
-keeps is the worker.
+On a node that is the node's worker (`fedptr.engines.flower.node.worker`): it imports torch, reads the data and builds
+the model once, not for every message. A simulation has no node folder: the process that Ray keeps is the worker.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedptr.engines.flower.masked import RECORD, masked, to_mask
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.records import from_records, to_records
+from fedptr.engines.flower.node.masked_reply import RECORD, masked, to_mask
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.errors import ReplyError
 
 app = ClientApp(mods=[masked])
@@ -37,9 +36,9 @@ def answer(message: Message, context: Context) -> Message:
 def reply_to(parcel: Parcel, context: Context) -> Parcel:
     folder = context.node_config.get("folder")
     if folder is None:
-        from fedptr.engines.flower.simulated import node_of
+        from fedptr.engines.flower.node.simulated_node import node_of
 
         return node_of(context).answer(parcel)
-    from fedptr.engines.flower.worker import ask
+    from fedptr.engines.flower.node.worker import ask
 
     return ask(Path(str(folder)), parcel)

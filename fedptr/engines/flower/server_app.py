@@ -8,9 +8,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedptr.engines.flower import status
-from fedptr.engines.flower.impatient import hurry
-from fedptr.engines.flower.serve import serve
+from fedptr.engines.flower.patches.pull_pauses import hurry
+from fedptr.engines.flower.server import status_file
+from fedptr.engines.flower.server.deployed_run import serve
 from fedptr.errors import ClientError, UserError
 
 app = ServerApp()
@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         summary = serve(grid, folder)
     except (UserError, ClientError) as error:
-        status.fail(folder, str(error))
+        status_file.fail(folder, str(error))
         logging.getLogger("flwr").error("fedptr: %s", error)
         raise SystemExit(2) from None
     accuracy, rounds = summary["accuracy_final"], summary["rounds"]

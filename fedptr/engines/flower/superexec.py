@@ -21,7 +21,7 @@ import traceback
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from fedptr.engines.flower.impatient import hurry
+from fedptr.engines.flower.patches.pull_pauses import hurry
 
 CLIENT_APP = "flwr-clientapp"
 UNKNOWN = "fedptr: this Flower might run programs that the server sends; install the one of fedptr[flower]"
@@ -31,7 +31,7 @@ def main() -> None:
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supernode.cli import flwr_clientapp  # noqa: F401 (imported for the children)
 
-    from fedptr.engines.flower import worker  # noqa: F401
+    from fedptr.engines.flower.node import worker  # noqa: F401
 
     hurry()
     keep_ours()

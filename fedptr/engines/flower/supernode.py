@@ -19,7 +19,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from fedptr.engines.flower.impatient import hurry
+from fedptr.engines.flower.patches.pull_pauses import hurry
 from fedptr.engines.flower.superexec import keep_ours, refuse
 
 INNER = "--inner"  # the first argument of the process that is the SuperNode

@@ -10,8 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedptr.engines.flower import status
-from fedptr.engines.flower.setup.launch import held
+from fedptr.engines.flower.server import status_file
+from fedptr.engines.flower.setup.launch_run import held
 from fedptr.errors import UserError
 from fedptr.runs.runner import load_plan
 
@@ -22,9 +22,9 @@ def show(folder: Path, watch: bool) -> int:
     rounds = load_plan(folder).run.rounds
     console = Console(highlight=False)
     while True:
-        now = status.read(folder)
+        now = status_file.read(folder)
         if not now:
-            raise UserError(f"{folder} has no {status.NAME}; it is not a deployed run, or was not started yet")
+            raise UserError(f"{folder} has no {status_file.NAME}; it is not a deployed run, or was not started yet")
         if watch and console.is_terminal:
             console.clear()
         tell(console, now, rounds, held(folder))

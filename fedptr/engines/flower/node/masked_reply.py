@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from fedptr.engines.flower.masks import MOD, flower
-from fedptr.engines.flower.parcel import Parcel
+from fedptr.engines.flower.patches.secagg_masks import MOD, flower
+from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.errors import ReplyError
 
 RECORD = "secaggplus_configs"  # Flower's name of the record that every message of the protocol has

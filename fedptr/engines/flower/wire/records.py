@@ -11,7 +11,7 @@ import json
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedptr.engines.flower.parcel import Parcel, checked, read, words_from, write
+from fedptr.engines.flower.wire.parcel import Parcel, checked, read, words_from, write
 from fedptr.errors import ReplyError
 
 RAW = "fedptr.raw"  # plain bytes: Flower's own form is numpy's file format, which has a header to be parsed

@@ -18,11 +18,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import FitIns, Parameters, parameters_to_ndarrays
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
-from fedptr.engines.flower.courier import Courier
-from fedptr.engines.flower.masked import RECORD
-from fedptr.engines.flower.masks import WORKFLOW, flower
-from fedptr.engines.flower.parcel import Parcel, words_from
-from fedptr.engines.flower.records import to_records
+from fedptr.engines.flower.node.masked_reply import RECORD
+from fedptr.engines.flower.patches.secagg_masks import WORKFLOW, flower
+from fedptr.engines.flower.wire.courier import Courier
+from fedptr.engines.flower.wire.parcel import Parcel, words_from
+from fedptr.engines.flower.wire.records import to_records
 from fedptr.errors import ReplyError
 
 LEVELS = 1 << 22  # a number within ±range is rounded to one of so many, at random, so that it is right on average

@@ -19,8 +19,9 @@ from typing import Any
 import tomli_w
 
 from fedptr.atomic_files import write_text
-from fedptr.engines.flower import deployplan, nodeplan
-from fedptr.engines.flower.setup import certificates, scripts
+from fedptr.engines.flower.node import node_plan
+from fedptr.engines.flower.server import deploy_plan
+from fedptr.engines.flower.setup import certificates, templates
 from fedptr.errors import UserError
 from fedptr.runs.plan import Plan
 from fedptr.runs.runner import load_plan
@@ -71,9 +72,9 @@ def fill(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, s
     server.chmod(0o700)
     write_text(server / "plan.toml", plan.toml())
     link = {"address": federation.address, "nodes": "" if federation.insecure else REGISTER}
-    write_text(server / deployplan.NAME, tomli_w.dumps({"deploy": dict(rules), "flower": link}))
-    deployplan.read(server)  # says what is wrong with the rules
-    for name, text in scripts.APP_FILES.items():
+    write_text(server / deploy_plan.NAME, tomli_w.dumps({"deploy": dict(rules), "flower": link}))
+    deploy_plan.read(server)  # says what is wrong with the rules
+    for name, text in templates.APP_FILES.items():
         (server / "app" / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(server / "app" / name, text)
     if not federation.insecure:
@@ -93,9 +94,9 @@ def check_name(name: str) -> None:
 
 def start_server(server: Path, federation: Federation) -> None:
     words = "The Flower SuperLink: nodes connect to it, and it starts the run's server."
-    secure = "--insecure" if federation.insecure else scripts.SUPERLINK_TLS
+    secure = "--insecure" if federation.insecure else templates.SUPERLINK_TLS
     bind = "127.0.0.1" if federation.host in HERE else "0.0.0.0"
-    body = scripts.SUPERLINK.format(bind=bind, port=federation.port, secure=secure)
+    body = templates.SUPERLINK.format(bind=bind, port=federation.port, secure=secure)
     script(server / "superlink.sh", words, body, federation.insecure)
     unit(server, "fedptr-superlink.service", words, server.resolve(), "superlink.sh")
 
@@ -117,13 +118,13 @@ def add(server: Path, name: str, data: str, federation: Federation) -> Path:
         "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},
         "machine": {"device": "auto", "threads": 0},
     }
-    write_text(folder / nodeplan.NAME, tomli_w.dumps(tables))
+    write_text(folder / node_plan.NAME, tomli_w.dumps(tables))
     if not federation.insecure:
         (server / "keys" / f"{name}.pub").write_bytes(certificates.make_node(folder, name))
         shutil.copy(server / "ca.crt", folder / "ca.crt")
     words = f"The Flower SuperNode of {name}: trains on the data that node.toml names."
-    secure = "--insecure" if federation.insecure else scripts.SUPERNODE_TLS
-    body = scripts.SUPERNODE.format(address=federation.address, local=LOCAL + number, secure=secure)
+    secure = "--insecure" if federation.insecure else templates.SUPERNODE_TLS
+    body = templates.SUPERNODE.format(address=federation.address, local=LOCAL + number, secure=secure)
     script(folder / "supernode.sh", words, body, federation.insecure)
     unit(folder, "fedptr-node.service", words, Path("/opt/fedptr") / name, "supernode.sh")
     known[name] = {"number": number, "node": None}
@@ -141,22 +142,22 @@ def read_register(server: Path) -> dict[str, dict[str, Any]]:
 
 def federation_of(server: Path) -> Federation:
     """As `init` was told, from what it wrote."""
-    host, _, port = deployplan.read(server).flower.address.rpartition(":")
+    host, _, port = deploy_plan.read(server).flower.address.rpartition(":")
     return Federation(host, int(port), not (server / "ca.crt").exists(), 0)
 
 
 def script(path: Path, words: str, body: str, insecure: bool) -> None:
-    write_text(path, scripts.head(words, str(Path(sys.executable).parent), insecure) + body)
+    write_text(path, templates.head(words, str(Path(sys.executable).parent), insecure) + body)
     path.chmod(0o755)
 
 
 def unit(folder: Path, name: str, words: str, place: Path, start: str) -> None:
-    write_text(folder / name, scripts.UNIT.format(words=words, name=name, folder=place, script=start))
+    write_text(folder / name, templates.UNIT.format(words=words, name=name, folder=place, script=start))
 
 
 def readme(federation: Federation, nodes: Sequence[str]) -> str:
     rows = "\n".join(f"| {name} | `nodes/{name}/` | `supernode.sh`, or `fedptr-node.service` |" for name in nodes)
-    security = scripts.INSECURE if federation.insecure else scripts.SECURE
-    return scripts.README.format(
+    security = templates.INSECURE if federation.insecure else templates.SECURE
+    return templates.README.format(
         count=len(nodes), security=security, address=federation.address, port=federation.port, rows=rows
     )

@@ -29,14 +29,14 @@ from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
-from fedptr.engines.flower import deployplan
-from fedptr.engines.flower.agreement import Agreement, imaginary, translated
-from fedptr.engines.flower.courier import Courier
-from fedptr.engines.flower.deployplan import DeployPlan
-from fedptr.engines.flower.evaluation import evaluate
-from fedptr.engines.flower.gathering import Gathering
-from fedptr.engines.flower.roster import Roster
-from fedptr.engines.flower.visits import Remote, TooFewError
+from fedptr.engines.flower.server import deploy_plan
+from fedptr.engines.flower.server.admission import Gathering
+from fedptr.engines.flower.server.deploy_plan import DeployPlan
+from fedptr.engines.flower.server.node_evaluation import evaluate
+from fedptr.engines.flower.server.remote_visits import Remote, TooFewError
+from fedptr.engines.flower.server.roster import Roster
+from fedptr.engines.flower.wire.agreement import Agreement, imaginary, translated
+from fedptr.engines.flower.wire.courier import Courier
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import trackers
@@ -65,7 +65,7 @@ class Server:
 
 def serve(grid: Grid, folder: Path) -> Record:
     """Begins a run in its folder (plan.toml, deploy.toml), or goes on with it; returns the summary."""
-    plan, rules = load_plan(folder), deployplan.read(folder)
+    plan, rules = load_plan(folder), deploy_plan.read(folder)
     with locked(folder):
         experiment, attempt = started(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)

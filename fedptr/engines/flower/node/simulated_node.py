@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from fedptr.engines.flower.node import Node
-from fedptr.engines.flower.nodeplan import check
+from fedptr.engines.flower.node.node import Node
+from fedptr.engines.flower.node.node_plan import check
 from fedptr.runs.runner import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedptr.engines.flower.agreement import Agreement, Offer, fits
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, fits
 from fedptr.errors import ReplyError, UserError
 
 AGAIN = 60.0  # seconds after which a node that was refused is asked again

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.tensors import pack
-from fedptr.engines.flower.visits import Remote, TooFewError
+from fedptr.engines.flower.server.remote_visits import Remote, TooFewError
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.tensors import pack
 from fedptr.types import State
 
 

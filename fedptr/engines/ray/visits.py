@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from fedptr.core.federation import Visit, check_reply, name_failures
 from fedptr.core.method import Method, Site
-from fedptr.engines.ray_pool import Pool, sentence
-from fedptr.engines.ray_worker import Failed, Order, Trained, description, packed, place_of, unpacked
+from fedptr.engines.ray.pool import Pool, sentence
+from fedptr.engines.ray.worker import Failed, Order, Trained, description, packed, place_of, unpacked
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import print_notice
 from fedptr.runs.experiment import Experiment

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.data.dataset import Dataset
-from fedptr.engines.flower import status
-from fedptr.engines.flower.agreement import Agreement, Offer, agree
-from fedptr.engines.flower.courier import Courier
-from fedptr.engines.flower.deployplan import Rules
-from fedptr.engines.flower.node import PROTOCOL
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.roster import Roster, read_offer
+from fedptr.engines.flower.node.node import PROTOCOL
+from fedptr.engines.flower.server import status_file
+from fedptr.engines.flower.server.deploy_plan import Rules
+from fedptr.engines.flower.server.roster import Roster, read_offer
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, agree
+from fedptr.engines.flower.wire.courier import Courier
+from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.errors import ReplyError, UserError
 from fedptr.messages import print_notice
 
@@ -117,7 +117,7 @@ class Gathering:
     def tell(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
         more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
-        status.write(self.folder, self.roster, self.courier.online(), phase, **more)
+        status_file.write(self.folder, self.roster, self.courier.online(), phase, **more)
 
 
 def own_shape(own: Dataset | None) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.records import from_records, to_records
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.errors import ReplyError
 
 TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}

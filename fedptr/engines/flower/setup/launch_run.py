@@ -16,8 +16,8 @@ from typing import Any
 import tomli_w
 
 from fedptr.atomic_files import write_text
-from fedptr.engines.flower import deployplan, status
-from fedptr.engines.flower.setup.init import REGISTER, federation_of, read_register
+from fedptr.engines.flower.server import deploy_plan, status_file
+from fedptr.engines.flower.setup.init_federation import REGISTER, federation_of, read_register
 from fedptr.errors import UserError
 from fedptr.runs import lock
 from fedptr.runs.rounds_file import Record
@@ -35,17 +35,17 @@ START = 60.0  # seconds for Flower to start the server
 
 def begin(server: Path, out: Path) -> None:
     """The run folder: the plan, and the rules with every path made absolute."""
-    plan, rules = load_plan(server), deployplan.read(server)
+    plan, rules = load_plan(server), deploy_plan.read(server)
     home = server.absolute() / "flower"
     nodes = str(server.absolute() / rules.flower.nodes) if rules.flower.nodes else ""
     link = replace(rules.flower, home=str(home), app=str(server.absolute() / "app"), nodes=nodes)
     write_text(out / "plan.toml", plan.toml())
-    write_text(out / deployplan.NAME, tomli_w.dumps({"deploy": asdict(rules.deploy), "flower": asdict(link)}))
+    write_text(out / deploy_plan.NAME, tomli_w.dumps({"deploy": asdict(rules.deploy), "flower": asdict(link)}))
 
 
 def submit(out: Path) -> None:
     """Registers keys that are not yet, and starts the run on the SuperLink."""
-    link = deployplan.read(out).flower
+    link = deploy_plan.read(out).flower
     if not link.app:
         raise UserError(f"{out} was simulated; do it again with `fedptr deploy simulate`, or `fedptr run` its plan")
     server = Path(link.app).parent
@@ -110,7 +110,7 @@ def follow(out: Path, show: Callable[[Record], None]) -> None:
         for line in new[shown:]:
             show(json.loads(line))
         shown = max(shown, len(new)) if len(new) >= shown else len(new)
-        now = status.read(out)
+        now = status_file.read(out)
         fresh = now.get("at", 0) >= began
         if fresh and now["phase"] == "finished":
             return

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedptr.compute.choose import cores
 from fedptr.compute.workload import MachinePlan
-from fedptr.engines.ray_worker import Worker
+from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError
 
 # Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of

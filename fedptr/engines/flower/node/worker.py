@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedptr.engines.flower.parcel import Parcel, read, write
+from fedptr.engines.flower.wire.parcel import Parcel, read, write
 from fedptr.errors import ReplyError
 
 PRIVATE = "worker"  # folder in the node's folder
@@ -77,7 +77,7 @@ def address(place: Path) -> str:
 
 def start(place: Path, folder: Path, stream: socket.socket) -> None:
     with open(place / LOG, "a") as log:
-        command = [sys.executable, "-m", "fedptr.engines.flower.worker", str(folder)]
+        command = [sys.executable, "-m", "fedptr.engines.flower.node.worker", str(folder)]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder
         )
@@ -108,8 +108,8 @@ def exactly(stream: socket.socket) -> Callable[[int], bytes]:
 
 def main(folder: Path) -> None:
     """Listens until the SuperNode is gone."""
-    from fedptr.engines.flower.node import Node
-    from fedptr.engines.flower.nodeplan import read as read_plan
+    from fedptr.engines.flower.node.node import Node
+    from fedptr.engines.flower.node.node_plan import read as read_plan
 
     node = Node(read_plan(folder))
     place = private(folder)

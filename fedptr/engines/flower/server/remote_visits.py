@@ -14,13 +14,13 @@ import torch
 
 from fedptr.core.federation import Visit, check_reply
 from fedptr.core.method import Method, Site
-from fedptr.engines.flower.agreement import Agreement
-from fedptr.engines.flower.courier import Courier
-from fedptr.engines.flower.deployplan import Rules
-from fedptr.engines.flower.node import PROTOCOL, tensor_log
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.roster import Roster
-from fedptr.engines.flower.tensors import pack, unpack
+from fedptr.engines.flower.node.node import PROTOCOL, tensor_log
+from fedptr.engines.flower.server.deploy_plan import Rules
+from fedptr.engines.flower.server.roster import Roster
+from fedptr.engines.flower.wire.agreement import Agreement
+from fedptr.engines.flower.wire.courier import Courier
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.privacy.differential import Privacy
 from fedptr.privacy.sum_only import entries, trains
@@ -129,7 +129,7 @@ class Remote:
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
-        from fedptr.engines.flower.secure import UnmaskableError, collect, resolution
+        from fedptr.engines.flower.server.secure_aggregation import UnmaskableError, collect, resolution
 
         x, names = msg["x"], sorted(entries(method, msg, sites[min(sites)]))
         shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]

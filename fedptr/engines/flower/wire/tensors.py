@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from fedptr.engines.flower.parcel import SIZES, Block
+from fedptr.engines.flower.wire.parcel import SIZES, Block
 from fedptr.types import State
 
 DTYPES = {name: getattr(torch, name) for name in SIZES}

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fedptr.engines.flower import deployplan, nodeplan
+from fedptr.engines.flower.node import node_plan
+from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates as keys
-from fedptr.engines.flower.setup.init import federation_of, read_register
+from fedptr.engines.flower.setup.init_federation import federation_of, read_register
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build
 from fedptr.runs.experiment import load_data
@@ -26,9 +27,9 @@ Finding = tuple[bool, str]  # whether it is well, and what
 
 def check(folder: Path) -> int:
     """Prints every finding; 0 if all is well, 2 if not."""
-    if (folder / deployplan.NAME).exists():
+    if (folder / deploy_plan.NAME).exists():
         findings = server(folder)
-    elif (folder / nodeplan.NAME).exists():
+    elif (folder / node_plan.NAME).exists():
         findings = node(folder)
     else:
         raise UserError(f"{folder} is neither a server's nor a node's folder; make them with `fedptr deploy init`")
@@ -43,7 +44,7 @@ def server(folder: Path) -> Iterator[Finding]:
     yield flower()
     yield from attempt("the plan", lambda: f"{load_plan(folder).method.name}, {load_plan(folder).run.rounds} rounds")
     try:
-        rules, federation, known = deployplan.read(folder), federation_of(folder), read_register(folder)
+        rules, federation, known = deploy_plan.read(folder), federation_of(folder), read_register(folder)
     except UserError as error:
         yield False, str(error)
         return
@@ -65,7 +66,7 @@ def node(folder: Path) -> Iterator[Finding]:
     yield flower()
 
     def data() -> str:
-        dataset, rows = nodeplan.own_data(nodeplan.read(folder))
+        dataset, rows = node_plan.own_data(node_plan.read(folder))
         count = len(dataset.train_y) if rows is None else len(rows)
         size = "×".join(map(str, dataset.train_x.shape[1:]))
         return f"{count} samples of {size}, {len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
@@ -90,8 +91,8 @@ def node(folder: Path) -> Iterator[Finding]:
 def own_models(folder: Path) -> Iterator[Finding]:
     """Whether the models that node.toml names can be made, for the node's own data."""
     with contextlib.suppress(UserError):  # said before
-        plan = nodeplan.read(folder)
-        dataset, _ = nodeplan.own_data(plan)
+        plan = node_plan.read(folder)
+        dataset, _ = node_plan.own_data(plan)
         channels, height, width = dataset.train_x.shape[1:]
         for name in plan.node.allowed():
 

@@ -21,9 +21,9 @@ import tomli_w
 
 from fedptr.atomic_files import write_text
 from fedptr.data.partition import partition
-from fedptr.engines import ray_pool
-from fedptr.engines.flower import deployplan
-from fedptr.engines.flower.setup import launch, scripts
+from fedptr.engines.flower.server import deploy_plan
+from fedptr.engines.flower.setup import launch_run, templates
+from fedptr.engines.ray import pool
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
@@ -43,25 +43,25 @@ def simulate(path: Path, out: Path, force: bool) -> Record:
     write_text(out / "plan.toml", plan.toml())
     split.save(out / "split.json")
     rules = {"min_nodes": sum(size > 0 for size in split.sizes), "evaluate": "server"}
-    write_text(out / deployplan.NAME, tomli_w.dumps({"deploy": rules}))
+    write_text(out / deploy_plan.NAME, tomli_w.dumps({"deploy": rules}))
     with tempfile.TemporaryDirectory(prefix="fedptr-simulation-") as scratch:
         home = Path(scratch) / "flower"
         home.mkdir()
         write_app(Path(scratch) / "app")
         with superlink(Path(scratch)) as port, progress(plan.method.name, plan.run.rounds) as show:
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
-            links = {"default": launch.CONNECTION, launch.CONNECTION: connection}
+            links = {"default": launch_run.CONNECTION, launch_run.CONNECTION: connection}
             write_text(home / "config.toml", tomli_w.dumps({"superlink": links}))
             size = f"num-supernodes={len(split.sizes)} client-resources-num-cpus=1"
             folder = f"folder={json.dumps(str(out.absolute()))}"
             app = str(Path(scratch) / "app")
-            launch.flwr(Path(scratch), "run", app, launch.CONNECTION, "--federation-config", size, "-c", folder)
-            launch.follow(out, show)
+            launch_run.flwr(Path(scratch), "run", app, launch_run.CONNECTION, "--federation-config", size, "-c", folder)
+            launch_run.follow(out, show)
     return finished(out)[0]
 
 
 def write_app(folder: Path) -> None:
-    for name, text in scripts.APP_FILES.items():
+    for name, text in templates.APP_FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / name, text)
 
@@ -74,7 +74,7 @@ def superlink(scratch: Path) -> Iterator[int]:
         port = int(probe.getsockname()[1])
     empty = scratch / "empty"
     empty.mkdir()
-    env = {**ray_pool.ENV, **os.environ, **launch.ENV, "FLWR_HOME": str(scratch / "flower")}
+    env = {**pool.ENV, **os.environ, **launch_run.ENV, "FLWR_HOME": str(scratch / "flower")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     command = [sys.executable, "-m", "fedptr.engines.flower.superlink", "--insecure", "--simulation"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import write_text
-from fedptr.engines.flower.roster import Roster
+from fedptr.engines.flower.server.roster import Roster
 
 NAME = "status.json"
 

@@ -28,11 +28,11 @@ from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.to_samples import to_samples
-from fedptr.engines.flower.agreement import Agreement, Offer, fits, translated
-from fedptr.engines.flower.nodeplan import STATE, NodePlan, own_data
-from fedptr.engines.flower.parcel import Parcel
-from fedptr.engines.flower.store import Versions
-from fedptr.engines.flower.tensors import pack, unpack
+from fedptr.engines.flower.node.node_plan import STATE, NodePlan, own_data
+from fedptr.engines.flower.node.state_versions import Versions
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, fits, translated
+from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import choose_device, make_task

@@ -14,13 +14,13 @@ from fedptr.runs.plan import Plan
 from fedptr.runs.runner import Engine
 
 if TYPE_CHECKING:
-    from fedptr.engines.ray_pool import Pool
+    from fedptr.engines.ray.pool import Pool
 
 
 def check_engine(machine: MachinePlan) -> None:
     """Raises what the engine lacks, before anything is begun."""
     if machine.engine == "ray":
-        from fedptr.engines.ray_pool import check_ray
+        from fedptr.engines.ray.pool import check_ray
 
         check_ray(machine.ray_address)
 
@@ -29,7 +29,7 @@ def check_engine(machine: MachinePlan) -> None:
 def shared_engine(machine: MachinePlan) -> Iterator[Engine]:
     """The engine of several runs, which share its worker processes where there are any."""
     if machine.engine == "ray":
-        from fedptr.engines.ray_pool import Pool
+        from fedptr.engines.ray.pool import Pool
 
         with Pool(machine) as pool:
             yield partial(engine, pool=pool)
@@ -41,7 +41,7 @@ def shared_engine(machine: MachinePlan) -> Iterator[Engine]:
 def engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
     """How the cohorts of a run visit; None = in this process."""
     if plan.machine.engine == "ray":
-        from fedptr.engines.ray import Workers
+        from fedptr.engines.ray.visits import Workers
 
         with Workers(plan, experiment, pool) as workers:
             yield workers

@@ -1,0 +1,1 @@
+"""The server's side of a deployed run: who takes part, the rounds, the checks of what arrives."""

@@ -1,0 +1,1 @@
+"""Ray: the clients of a round train in worker processes, on this machine or on a cluster."""
