@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedptr.compute import memory_estimate
-from fedptr.compute.choose import fast
+from fedptr.compute.choose import choose_backend
 from fedptr.core.federation import federate, last_run
 from fedptr.data.dataset import Dataset
 from fedptr.data.to_samples import to_samples
@@ -94,13 +94,14 @@ def measure(
     moments = ((128.0,) * channels, (64.0,) * channels)
     data = Dataset("noise", x[:cut], y[:cut], x[cut:], y[cut:], *moments, tuple("0123456789"), "")
     (train, test), task = to_samples(data), make_task(plan, data, "cpu")
-    task = fast(plan, task, cut) if plan.machine.compile == "on" else task  # the others in whole batches
+    task = choose_backend(plan, task, cut) if plan.machine.compile == "on" else task  # the others in whole batches
     parts = train.split(np.array_split(np.arange(cut), clients))
     reset_peak_memory()
     before = peak_memory()
     last_run(federate(plan.method, task, parts, test, plan.run, plan.local))
     peak = peak_memory() - before
-    return memory_estimate.estimate(plan, memory_estimate.footprint(task), 10, [n] * clients, tests), peak
+    foot = memory_estimate.measure_footprint(task)
+    return memory_estimate.estimate_memory(plan, foot, 10, [n] * clients, tests), peak
 
 
 def table() -> None:

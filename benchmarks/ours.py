@@ -10,9 +10,9 @@ from torch import Tensor
 from work import CLASSES, SHAPE, network, photos
 
 from fedptr.compute import malloc
-from fedptr.compute.blocks import even
-from fedptr.compute.choose import cores
-from fedptr.compute.convnet_cpp import BLOCKS, Winograd
+from fedptr.compute.blocks import choose_even_size
+from fedptr.compute.choose import count_cores
+from fedptr.compute.convnet_cpp import BLOCKS, ConvNetCppTask
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local, TrainedModel, local_sgd
 from fedptr.core.method import Site
@@ -26,9 +26,11 @@ from fedptr.types import Batch
 
 def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task as a user's long run has it; the one place to change when that changes."""
-    malloc.keep()
+    malloc.keep_freed_memory()
     torch.set_num_threads(1)
-    return Winograd(network(width).to(dtype), SHAPE, CLASSES, block=even(BLOCKS, [500, 100]), threads=cores())
+    return ConvNetCppTask(
+        network(width).to(dtype), SHAPE, CLASSES, block=choose_even_size(BLOCKS, [500, 100]), threads=count_cores()
+    )
 
 
 def plain(width: int, dtype: torch.dtype = torch.float32) -> Classification:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 
 GEMM = "gemm"
 SIDE, PRODUCTS = 2048, 3
@@ -53,7 +53,7 @@ def gemm() -> Work:
 
     def work() -> None:
         before = torch.get_num_threads()
-        torch.set_num_threads(cores())
+        torch.set_num_threads(count_cores())
         for _ in range(PRODUCTS):
             torch.mm(a, b, out=c)
         torch.set_num_threads(before)

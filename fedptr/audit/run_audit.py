@@ -21,7 +21,7 @@ from fedptr.audit.options import FEW, Options
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
 from fedptr.audit.target import Target, load, model
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 from fedptr.messages import format_duration, print_notice
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import locked
@@ -42,7 +42,7 @@ class Case:
     @property
     def jobs(self) -> int:
         """Runs at a time: as many as there are cores where each is told to use one."""
-        return self.options.jobs or (cores() if self.run.plan.machine.threads == 1 else 1)
+        return self.options.jobs or (count_cores() if self.run.plan.machine.threads == 1 else 1)
 
 
 def audit(folder: Path, options: Options) -> dict[str, Any]:

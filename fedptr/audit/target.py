@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.scores import cross_entropy, logits, phi
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
@@ -89,7 +89,7 @@ def load(folder: Path) -> Target:
     if split.sha256 != summary.get("split_sha256"):
         raise UserError(f"{folder / 'split.json'} is not the split of this run; take back the one it was run with")
     device = choose_device(plan.machine.device)
-    torch.set_num_threads(plan.machine.threads or cores())
+    torch.set_num_threads(plan.machine.threads or count_cores())
     dataset = load_data(replace(plan.data, pool="all"))
     expected = len(dataset.train_y) - (0 if plan.data.pool == "all" else len(dataset.test_y))
     if split.samples != expected:

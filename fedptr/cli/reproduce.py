@@ -18,7 +18,7 @@ from rich.table import Column as Heading
 from rich.table import Table
 
 from fedptr.atomic_files import write_text
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import Board, look, work
 from fedptr.messages import format_duration, print_notice
@@ -43,7 +43,7 @@ def reproduce(args: argparse.Namespace) -> int:
     out = Path(args.out or f"reproduced/{args.scale}")
     if recipe.kind == "splits":
         return splits(recipe, out)
-    jobs = args.jobs or (1 if args.scale != "cpu" else cores())
+    jobs = args.jobs or (1 if args.scale != "cpu" else count_cores())
     wanted = list(cells(recipe, args.scale, args.seeds, out))
     plans = longest(wanted)
     folder = out / recipe.name

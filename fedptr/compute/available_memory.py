@@ -14,16 +14,18 @@ CGROUPS = {
 }
 
 
-def free(device: str) -> int | None:
+def available_bytes(device: str) -> int | None:
     """Bytes left on a device; None where nobody says."""
     if device.startswith("cuda"):
         unused, _ = torch.cuda.mem_get_info(device)
         return unused + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    left = available(Path("/proc/meminfo")) if device == "cpu" else None
-    return left if left is None else min([left, *containers(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    left = read_meminfo(Path("/proc/meminfo")) if device == "cpu" else None
+    if left is None:
+        return None
+    return min([left, *bytes_left_in_containers(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def available(meminfo: Path) -> int | None:
+def read_meminfo(meminfo: Path) -> int | None:
     try:
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
         return int(line.split()[1]) * 1024
@@ -31,7 +33,7 @@ def available(meminfo: Path) -> int | None:
         return None
 
 
-def containers(mine: Path, root: Path) -> Iterator[int]:
+def bytes_left_in_containers(mine: Path, root: Path) -> Iterator[int]:
     """Bytes left in each control group this process is in; inside a container the group's own path may not be seen."""
     try:
         lines = [line.split(":", 2) for line in mine.read_text().splitlines()]
@@ -43,10 +45,10 @@ def containers(mine: Path, root: Path) -> Iterator[int]:
             group = top / path.strip("/")
             for folder in (group, *group.parents):
                 if folder == top or top in folder.parents:
-                    yield from left_in(folder, *CGROUPS[controllers])
+                    yield from bytes_left_in_group(folder, *CGROUPS[controllers])
 
 
-def left_in(folder: Path, limit: str, usage: str, cache: str) -> Iterator[int]:
+def bytes_left_in_group(folder: Path, limit: str, usage: str, cache: str) -> Iterator[int]:
     try:
         most, used = (int((folder / name).read_text()) for name in (limit, usage))
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

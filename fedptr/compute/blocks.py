@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from fedptr.compute.torch_compile import Compiled, Function, compiling, pure
+from fedptr.compute.torch_compile import CompiledFunction, Function, compile_function, trace_operations
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Adjoint, Classification, ExtraLoss, second_order_adjoint
@@ -36,30 +36,30 @@ S = TypeVar("S")
 CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
 LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
 OVERHEAD = 2  # of a block, in images
-PROGRAMS: dict[tuple[Any, ...], tuple[Compiled, Compiled]] = {}
+PROGRAMS: dict[tuple[Any, ...], tuple[CompiledFunction, CompiledFunction]] = {}
 
 
-def block_size(widest: float, batches: Sequence[int]) -> int:
+def choose_block_size(widest: float, batches: Sequence[int]) -> int:
     """Images per block for batches of these sizes; `widest` is an image's largest activation in bytes.
 
     As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
 
-    >>> block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
+    >>> choose_block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
     17
-    >>> block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
+    >>> choose_block_size(widest=32 * 32 * 32 * 4, batches=[500, 100])
     50
-    >>> block_size(widest=4096, batches=[64])
+    >>> choose_block_size(widest=4096, batches=[64])
     64
     """
     most = min(max(1, int(CACHE / widest)), max(batches))
     least = min(max(most // 4, math.ceil(LEAST / widest)), most)
-    return even(range(max(1, least), most + 1), batches)
+    return choose_even_size(range(max(1, least), most + 1), batches)
 
 
-def even(sizes: Iterable[int], batches: Sequence[int]) -> int:
+def choose_even_size(sizes: Iterable[int], batches: Sequence[int]) -> int:
     """The block size with the least work for two threads: what a block costs, and what the last pair leaves empty.
 
-    >>> even(range(6, 26), [500, 100])
+    >>> choose_even_size(range(6, 26), [500, 100])
     25
     """
 
@@ -70,7 +70,7 @@ def even(sizes: Iterable[int], batches: Sequence[int]) -> int:
     return min(sizes, key=lambda block: (cost(block), -block))
 
 
-class Blocked(Classification):
+class BlockedTask(Classification):
     """A `Classification` that computes in blocks, compiled or not. PyTorch itself should use one thread."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Blocked(Classification):
         self.at_once = block  # images whose activations a thread has in memory
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
         self._pool: ThreadPoolExecutor | None = None
-        self._grad: Function = gradient(self._loss)
+        self._grad: Function = make_gradient(self._loss)
         self._adjoint: Function = self._second_order
         if compiled:
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
@@ -155,8 +155,14 @@ class Blocked(Classification):
         kind = (alike, self.shape, self.classes, self.device, self.block, next(self.model.parameters()).dtype)
         if kind not in PROGRAMS:
             PROGRAMS[kind] = (
-                Compiled(grad, lambda *args: gradient(compiling(self._operations(self.model, *args))), "the gradient"),
-                Compiled(adjoint, lambda *args: along(compiling(self._slope(*args))), "the matching's adjoint"),
+                CompiledFunction(
+                    grad,
+                    lambda *args: make_gradient(compile_function(self._operations(self.model, *args))),
+                    "the gradient",
+                ),
+                CompiledFunction(
+                    adjoint, lambda *args: make_adjoint(compile_function(self._slope(*args))), "the matching's adjoint"
+                ),
             )
         return PROGRAMS[kind]
 
@@ -191,7 +197,7 @@ class Blocked(Classification):
         return logits
 
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
-        return weighted(self._logits(w, x, training=True), y, q)
+        return weighted_loss(self._logits(w, x, training=True), y, q)
 
     def _second_order(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
         slope, by_x, by_w = second_order_adjoint(lambda w, x: self._loss(w, x, y, q), w, x, a)
@@ -203,9 +209,9 @@ class Blocked(Classification):
         model = copy.deepcopy(model).train()
 
         def loss(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
-            return weighted(functional_call(model, self.parameters(w), (x,)), y, q)
+            return weighted_loss(functional_call(model, self.parameters(w), (x,)), y, q)
 
-        return pure(loss, *args)
+        return trace_operations(loss, *args)
 
     def _slope(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Callable[..., Tensor]:
         """⟨∇ℓ(w), a⟩ in forward mode; the compiler can differentiate that, but not a gradient."""
@@ -237,11 +243,11 @@ class PlainGroupNorm(nn.GroupNorm):
         return out
 
 
-def weighted(logits: Tensor, y: Tensor, q: Tensor) -> Tensor:
+def weighted_loss(logits: Tensor, y: Tensor, q: Tensor) -> Tensor:
     return (F.cross_entropy(logits, y, reduction="none") * q).sum()
 
 
-def gradient(loss: Callable[..., Tensor]) -> Function:
+def make_gradient(loss: Callable[..., Tensor]) -> Function:
     def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> tuple[Tensor, ...]:
         w = w.detach().requires_grad_()
         value = loss(w, x, y, q)
@@ -251,7 +257,7 @@ def gradient(loss: Callable[..., Tensor]) -> Function:
     return run
 
 
-def along(slope: Callable[..., Tensor]) -> Function:
+def make_adjoint(slope: Callable[..., Tensor]) -> Function:
     def run(w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
         w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
         value = slope(w, x, y, q, a)
@@ -261,12 +267,12 @@ def along(slope: Callable[..., Tensor]) -> Function:
     return run
 
 
-def separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) -> bool:
+def is_separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) -> bool:
     """Whether a batch's gradient is the sum over its parts: tried on four random images, in double precision.
 
-    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+    >>> is_separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
     True
-    >>> separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), (1, 2, 2), 2)
+    >>> is_separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), (1, 2, 2), 2)
     False
     """
     if any(True for _ in model.buffers()):
@@ -276,8 +282,8 @@ def separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) ->
     batch = Batch(x, torch.arange(4) % classes)
     try:
         exact = copy.deepcopy(model).double().cpu()
-        whole = Blocked(exact, shape, classes, block=4)
-        parts = Blocked(exact, shape, classes, block=3)
+        whole = BlockedTask(exact, shape, classes, block=4)
+        parts = BlockedTask(exact, shape, classes, block=3)
         with key.fixed("model"):
             (g, _), (g2, _) = (task.grad(task.init(), batch) for task in (whole, parts))
     except Exception:  # a model that cannot take this has its trial elsewhere

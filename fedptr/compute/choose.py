@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from fedptr.compute import malloc, torch_compile
-from fedptr.compute.blocks import Blocked, block_size, even, separable
-from fedptr.compute.convnet_cpp import BLOCKS, Winograd, suits
+from fedptr.compute.blocks import BlockedTask, choose_block_size, choose_even_size, is_separable
+from fedptr.compute.convnet_cpp import BLOCKS, ConvNetCppTask, is_supported
 from fedptr.compute.cpp_extension import UnavailableError
-from fedptr.compute.memory_estimate import auxiliary, footprint
+from fedptr.compute.memory_estimate import count_auxiliary_images, measure_footprint
 from fedptr.compute.workload import Workload
 from fedptr.core.task import Classification
 from fedptr.messages import print_notice
@@ -27,56 +27,58 @@ SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compil
 GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
 
 
-def fast(plan: Workload, task: Classification, images: int) -> Classification:
+def choose_backend(plan: Workload, task: Classification, images: int) -> Classification:
     """The same task, faster, for a run over so many training images. Sets PyTorch's own threads."""
-    malloc.keep()
-    threads = plan.machine.threads or cores()
-    if not separable(task.model, task.shape, task.classes):
+    malloc.keep_freed_memory()
+    threads = plan.machine.threads or count_cores()
+    if not is_separable(task.model, task.shape, task.classes):
         torch.set_num_threads(threads)
         return task
     torch.set_num_threads(1)
-    widest = max(1.0, footprint(task).widest) if task.device == "cpu" else 1.0
+    widest = max(1.0, measure_footprint(task).widest) if task.device == "cpu" else 1.0
     usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
     batches = [plan.local.batch, usual]
     options: dict[str, Any] = {
         "device": task.device,
-        "block": block_size(widest, batches),
-        "chunk": block_size(widest, [1000]),
+        "block": choose_block_size(widest, batches),
+        "chunk": choose_block_size(widest, [1000]),
         "threads": threads if task.device == "cpu" else 1,
     }
     when = plan.machine.compile
-    wanted = work(plan, task, images) if when == "auto" else math.inf if when == "on" else 0.0
-    if suits(task) and wanted > SHORT:
+    wanted = estimate_flops(plan, task, images) if when == "auto" else math.inf if when == "on" else 0.0
+    if is_supported(task) and wanted > SHORT:
         try:
-            return Winograd(task.model, task.shape, task.classes, **{**options, "block": even(BLOCKS, batches)})
+            return ConvNetCppTask(
+                task.model, task.shape, task.classes, **{**options, "block": choose_even_size(BLOCKS, batches)}
+            )
         except UnavailableError as error:
             print_notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
-    torch_compile.cache()
-    return Blocked(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
+    torch_compile.compile_cache_folder()
+    return BlockedTask(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Those this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def work(plan: Workload, task: Classification, images: int) -> float:
+def estimate_flops(plan: Workload, task: Classification, images: int) -> float:
     """Floating point operations of a whole run, about: local training, and matching where there is any."""
     from torch.utils.flop_counter import FlopCounterMode
 
     x = torch.zeros(1, *task.shape, device=task.device)
     with FlopCounterMode(display=False) as counter:
         task.grad(task.init(), Batch(x, torch.zeros(1, dtype=torch.int64, device=task.device)))
-    return float(counter.get_total_flops() * gradients(plan, task.classes, images))
+    return float(counter.get_total_flops() * count_gradients(plan, task.classes, images))
 
 
-def gradients(plan: Workload, classes: int, images: int) -> float:
+def count_gradients(plan: Workload, classes: int, images: int) -> float:
     """The same in gradients of one image, which needs no model."""
     run, method = plan.run, plan.method
     each = run.participation * images * (plan.local.epochs * method.effort.step + method.effort.full)
     if isinstance(method, Trajectory):
         owners = 1 if method.cost.auxiliary == "server" else run.participation * plan.split.clients
         every = run.rounds if method.mtt_every == "once" else method.mtt_every
-        aux = auxiliary(method, classes)  # none when nothing is projected
+        aux = count_auxiliary_images(method, classes)  # none when nothing is projected
         each += GRADIENTS * owners * method.H * method.R * aux / every
     return each * run.rounds

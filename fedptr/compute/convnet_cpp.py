@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedptr.compute.blocks import Blocked
-from fedptr.compute.cpp_extension import UnavailableError, library
+from fedptr.compute.blocks import BlockedTask
+from fedptr.compute.cpp_extension import UnavailableError, load_library
 from fedptr.compute.torch_compile import TOLERANCE
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -22,14 +22,14 @@ from fedptr.core.task import Adjoint, Classification, ExtraLoss
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch
 
-Furnished = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
+BlockWithRoom = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 GROUP = 3  # images that convnet.cpp has in work at a time
 BLOCKS = range(2 * GROUP, 26)  # images; small enough for many cores, and larger ones are no faster
 
 
-def suits(task: Classification) -> bool:
+def is_supported(task: Classification) -> bool:
     """Whether it is a model that convnet.cpp computes: even sizes all the way, and channels in whole vectors."""
     model = task.model
     if type(model) is not ConvNet or task.device != "cpu" or next(model.parameters()).dtype not in REAL:
@@ -38,31 +38,31 @@ def suits(task: Classification) -> bool:
     if not isinstance(first, nn.Conv2d) or first.out_channels % 8:
         return False
     sides = (side + 2 * int(first.padding[0]) - 2 for side in task.shape[1:])
-    if any(side % 2 ** depth(model) for side in sides):
+    if any(side % 2 ** count_convolutions(model) for side in sides):
         return False
     channels, height, width = task.shape
     with torch.device("meta"):  # as it is usually made: somebody may have changed a layer since
-        usual = ConvNet((channels, height, width), task.classes, first.out_channels, depth(model))
+        usual = ConvNet((channels, height, width), task.classes, first.out_channels, count_convolutions(model))
     return str(usual) == str(model)
 
 
-def depth(model: nn.Module) -> int:
+def count_convolutions(model: nn.Module) -> int:
     return sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
 
 
-class Winograd(Blocked):
+class ConvNetCppTask(BlockedTask):
     """A `Blocked` task whose blocks are computed by convnet.cpp. Raises `UnavailableError` where that cannot be had."""
 
     def __init__(self, model: nn.Module, *args: Any, **options: Any) -> None:
         super().__init__(model, *args, **options)
         self.how, self.at_once = "winograd", GROUP
-        assert suits(self)
+        assert is_supported(self)
         first, self._linear = model[0], model[-1]  # type: ignore[index]
         self._shape = (ctypes.c_int64 * 7)(
-            depth(model), first.out_channels, *self.shape, first.padding[0], self.classes
+            count_convolutions(model), first.out_channels, *self.shape, first.padding[0], self.classes
         )  # as `struct Shape`
         self._dtype = first.weight.dtype
-        self._code = library("convnet", REAL[self._dtype])
+        self._code = load_library("convnet", REAL[self._dtype])
         self._code.packed_size.restype = self._code.kept_size.restype = ctypes.c_int64
         self._packed_size, self._kept_size = self._code.packed_size(self._shape), self._code.kept_size(self._shape)
         self._compare()
@@ -71,7 +71,7 @@ class Winograd(Blocked):
         w = self._checked(w)
         packed = self._pack(w)
 
-        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+        def gradient(block: BlockWithRoom) -> tuple[Tensor, Tensor]:
             return self._gradient(w, packed, *block)
 
         return self._total(gradient, self._furnished(batch))
@@ -80,7 +80,7 @@ class Winograd(Blocked):
         w = self._checked(w)
         packed = self._pack(w)
 
-        def gradient(block: Furnished) -> tuple[Tensor, Tensor]:
+        def gradient(block: BlockWithRoom) -> tuple[Tensor, Tensor]:
             x, _, q, _ = block
             z = self._features(w, packed, x).requires_grad_()
             (dz,) = torch.autograd.grad((extra(z, x) * q).sum(), z)
@@ -96,7 +96,7 @@ class Winograd(Blocked):
         w, a = self._checked(w), self._checked(a)
         packed, packed_a = self._pack(w), self._pack(a)
 
-        def adjoint(block: Furnished) -> tuple[Tensor, Tensor, Tensor]:
+        def adjoint(block: BlockWithRoom) -> tuple[Tensor, Tensor, Tensor]:
             x, y, q, room = block
             hx, hw, slope = torch.empty_like(x), torch.zeros_like(w), w.new_empty(())
             self._call("adjoint", w, packed, a, packed_a, x, y, q, len(y), room, hw, slope, hx, int(by_w))
@@ -112,7 +112,7 @@ class Winograd(Blocked):
     def room(self, images: int) -> Tensor | None:
         return torch.empty(images, self._kept_size, dtype=self._dtype) if self._kept_size else None
 
-    def _furnished(self, batch: Batch) -> Iterator[Furnished]:
+    def _furnished(self, batch: Batch) -> Iterator[BlockWithRoom]:
         rooms = repeat(None) if batch.room is None else self._checked(batch.room).split(self.block)
         for block, room in zip(self._blocks(batch._replace(x=self._checked(batch.x))), rooms, strict=False):
             yield *block, room
@@ -148,7 +148,7 @@ class Winograd(Blocked):
         return t.detach().contiguous()
 
     def _call(self, name: str, *args: Tensor | int | None) -> None:
-        if getattr(self._code, name)(self._shape, *map(plain, args)) and name in ("gradient", "adjoint"):
+        if getattr(self._code, name)(self._shape, *map(to_c_argument, args)) and name in ("gradient", "adjoint"):
             raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
 
     def _compare(self) -> None:
@@ -160,11 +160,11 @@ class Winograd(Blocked):
         w = self.init() + 0.01 * a
         theirs = (
             super().grad(w, batch), super().adjoint(w, batch, a), (self._logits(w, x, training=False),),
-            super().grad_with_extra(w, batch, squares),
+            super().grad_with_extra(w, batch, sum_of_squares),
         )  # fmt: skip
         ours = (
             self.grad(w, batch), self.adjoint(w, batch, a), (self._predict(w, self._pack(w), x),),
-            self.grad_with_extra(w, batch, squares),
+            self.grad_with_extra(w, batch, sum_of_squares),
         )  # fmt: skip
         off = max(
             float((mine - other).detach().norm() / (other.detach().norm() + 1e-30))
@@ -175,11 +175,11 @@ class Winograd(Blocked):
             raise UnavailableError(f"its results differ by {off:.0e}")
 
 
-def squares(z: Tensor, x: Tensor) -> Tensor:
+def sum_of_squares(z: Tensor, x: Tensor) -> Tensor:
     return z.square().sum(1)
 
 
-def plain(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
+def to_c_argument(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
     """An argument as C++ takes it."""
     if isinstance(arg, int):
         return ctypes.c_int64(arg)

@@ -25,25 +25,25 @@ class UnavailableError(Exception):
 
 
 @cache
-def library(name: str, real: str) -> ctypes.CDLL:
+def load_library(name: str, real: str) -> ctypes.CDLL:
     """The code of fedptr/`name`.cpp for one kind of numbers. Calls do not hold the interpreter."""
     source = Path(__file__).with_name(f"{name}.cpp")
     compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
         raise UnavailableError("there is no C++ compiler")
     command = [*compiler.split(), *FLAGS, f"-DREAL={real}", str(source)]
-    made_of = "\0".join([*command[:-1], source.read_text(encoding="utf-8"), processor()])
-    built = torch_compile.cache() / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.so"
+    made_of = "\0".join([*command[:-1], source.read_text(encoding="utf-8"), describe_processor()])
+    built = torch_compile.compile_cache_folder() / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.so"
     if not built.exists():
         print_notice(f"compiling {name}.cpp for this processor: some seconds, once")
-        build(command, built)
+        compile_library(command, built)
     try:
         return ctypes.CDLL(str(built))
     except OSError as error:
         raise UnavailableError(f"{built} cannot be loaded ({error}); remove it to have it compiled again") from error
 
 
-def build(command: list[str], built: Path) -> None:
+def compile_library(command: list[str], built: Path) -> None:
     """Under another name first: a half-written file is never loaded, and two processes may do this at once."""
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def build(command: list[str], built: Path) -> None:
         raise UnavailableError(str(error)) from error
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """What the code is made for: another machine with the same home must not run it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -16,13 +16,13 @@ STEP = 64 << 20  # by which the heap grows
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8  # of malloc.h
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """Lets the process keep what it frees; whether it does. Another C library or a user's own settings are left alone.
 
     One arena: those that glibc makes for threads consist of pieces that are handed back as soon as they are empty.
     """
     own = any(name.startswith("MALLOC_") for name in os.environ)
-    if own or "GLIBC_TUNABLES" in os.environ or os.environ.get("LD_PRELOAD") or not glibc():
+    if own or "GLIBC_TUNABLES" in os.environ or os.environ.get("LD_PRELOAD") or not uses_glibc():
         return False
     options = {ARENA_MAX: 1, MMAP_THRESHOLD: THRESHOLD, TRIM_THRESHOLD: KEPT, TOP_PAD: STEP}
     mallopt = ctypes.CDLL(None).mallopt
@@ -30,7 +30,7 @@ def keep() -> bool:
     return set_ == [1] * len(options)
 
 
-def glibc() -> bool:
+def uses_glibc() -> bool:
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
     except (AttributeError, ValueError):  # no such question on this system

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from fedptr.compute.available_memory import free
-from fedptr.compute.blocks import Blocked
+from fedptr.compute.available_memory import available_bytes
+from fedptr.compute.blocks import BlockedTask
 from fedptr.compute.workload import MachinePlan, Workload
 from fedptr.core.method import Method, Owner
 from fedptr.core.randomness import Key
@@ -29,7 +29,7 @@ from fedptr.errors import UserError
 from fedptr.methods.ptr.matching import room_for, stretch_length
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
-from fedptr.models.networks import build
+from fedptr.models.networks import build_model
 from fedptr.types import Batch, Shape
 
 CHUNK = 1000  # images at a time in `Samples.chunks`
@@ -87,44 +87,49 @@ class Estimate:
         return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
 
 
-def check(plan: Workload, task: Classification, clients: Sequence[int], tests: int) -> None:
+def check_memory(plan: Workload, task: Classification, clients: Sequence[int], tests: int) -> None:
     """Raises the sentence that says what does not fit, by how much, and what to change."""
-    refuse(plan, footprint(task), task.classes, clients, tests, task.device)
+    refuse_if_too_large(plan, measure_footprint(task), task.classes, clients, tests, task.device)
 
 
-def check_size(plan: Workload, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
+def check_model_memory(
+    plan: Workload, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str
+) -> None:
     """The same of a built-in model before it is made, as it may be too large for that. Activations do not count yet."""
     # On `meta` tensors have no numbers. A forward pass would tell all, but the first one there takes two seconds.
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in build(plan.model, shape, classes).parameters())
-    refuse(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
+        parameters = sum(p.numel() for p in build_model(plan.model, shape, classes).parameters())
+    refuse_if_too_large(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
 
 
-def refuse(plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str) -> None:
-    there = free(device)
+def refuse_if_too_large(
+    plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str
+) -> None:
+    there = available_bytes(device)
     if there is None or not plan.machine.memory_check:
         return
-    needed = estimate(plan, foot, classes, clients, tests, budget(plan.machine, there))
+    needed = estimate_memory(plan, foot, classes, clients, tests, client_state_budget(plan.machine, there))
     if needed.total > there:
         part, size = needed.most
         raise UserError(
-            f"this run needs about {shown(needed.total)} of memory, {shown(size)} of it for {part}, and "
-            f"{shown(there)} are free; {remedy(part, plan, foot)}, or set machine.memory_check = false to try it anyway"
+            f"this run needs about {format_bytes(needed.total)} of memory, {format_bytes(size)} of it for {part}, and "
+            f"{format_bytes(there)} are free; {suggest_remedy(part, plan, foot)}, or set machine.memory_check = false "
+            "to try it anyway"
         )
 
 
-def budget(machine: MachinePlan, there: float | None) -> float:
+def client_state_budget(machine: MachinePlan, there: float | None) -> float:
     """Bytes of clients' states that are kept in memory where so many are free; the others are on disk."""
     if machine.client_memory == "auto":
         return ENOUGH if there is None else min(CLIENTS * there, ENOUGH)
     return machine.client_memory * 1e6
 
 
-def shown(size: float) -> str:
+def format_bytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def remedy(part: str, plan: Workload, foot: Footprint) -> str:
+def suggest_remedy(part: str, plan: Workload, foot: Footprint) -> str:
     """What makes this part of the memory smaller; with several threads, a block less at a time does."""
     threads = "machine.threads or " if foot.threads > 1 else ""
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
@@ -143,12 +148,12 @@ def remedy(part: str, plan: Workload, foot: Footprint) -> str:
     }[part]
 
 
-def estimate(
+def estimate_memory(
     plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
 ) -> Estimate:
     """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
     method = plan.method
-    aux = auxiliary(method, classes)
+    aux = count_auxiliary_images(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
 
     def gradient(images: int) -> float:
@@ -165,33 +170,33 @@ def estimate(
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
         images = min(method.aux_batch or aux, aux)
-        models, rooms = path_models(method.R), room_for(images * foot.room, stretch_length(method.R))
+        models, rooms = count_path_models(method.R), room_for(images * foot.room, stretch_length(method.R))
         phases["matching"] = (
             foot.peak(images, MATCHING)
             + IMAGES * foot.image * aux
             + (VECTORS + foot.threads + models) * foot.model
             + rooms * images * foot.room
         )
-    return Estimate(phases, states(plan, foot, sum(n > 0 for n in clients), aux, budget))
+    return Estimate(phases, estimate_states(plan, foot, sum(n > 0 for n in clients), aux, budget))
 
 
-def path_models(R: int) -> int:
+def count_path_models(R: int) -> int:
     """Models of the student's trajectory that are kept at a time: where its stretches begin, and one stretch's."""
     stretch = stretch_length(R)
     return math.ceil(R / stretch) + stretch
 
 
-def auxiliary(method: Method, classes: int) -> int:
+def count_auxiliary_images(method: Method, classes: int) -> int:
     """How many auxiliary images their owner has."""
     if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
         return 0
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
-def states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float) -> float:
+def estimate_states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float) -> float:
     """What clients (up to the budget) and server keep, what a cohort is about to replace, and the cohort's replies."""
     cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
-    client, server = kept(plan.method, foot, aux, "client"), kept(plan.method, foot, aux, "server")
+    client, server = kept_bytes(plan.method, foot, aux, "client"), kept_bytes(plan.method, foot, aux, "server")
     generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
     resting = max(min(generations * client, budget), cohort * client)  # a cohort stays until it is saved
     target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
@@ -199,7 +204,7 @@ def states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: floa
     return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 
-def kept(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
+def kept_bytes(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
     """What a client, or the server, keeps between rounds, in bytes."""
     cost = method.cost
     own = foot.model * (cost.client if who == "client" else cost.server)
@@ -209,12 +214,12 @@ def kept(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
     return own + (HOLES * (trail + 2 * aux * foot.image) if aux else 0)
 
 
-def footprint(task: Classification) -> Footprint:
+def measure_footprint(task: Classification) -> Footprint:
     """Counted on 2 and on 3 images: the difference is free of what does not grow with the batch."""
-    few, more = saved_tensors(task, 2), saved_tensors(task, 3)
+    few, more = saved_tensor_bytes(task, 2), saved_tensor_bytes(task, 3)
     saved = max(0, sum(more) - sum(few))
     sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
-    if not isinstance(task, Blocked):
+    if not isinstance(task, BlockedTask):
         return Footprint(*sizes)
     room = task.room(1)
     n = task.threads
@@ -222,7 +227,7 @@ def footprint(task: Classification) -> Footprint:
     return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 
-def saved_tensors(task: Classification, n: int) -> list[int]:
+def saved_tensor_bytes(task: Classification, n: int) -> list[int]:
     """Bytes of each tensor, other than parameters and images, that the loss of n images keeps for its gradient."""
     w = task.init().requires_grad_()
     x, y = torch.zeros(n, *task.shape, device=task.device), torch.zeros(n, dtype=torch.int64, device=task.device)

@@ -18,7 +18,7 @@ TOLERANCE = 1e-2  # float32 differs by 1e-5; a function that was not understood,
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-class Compiled:
+class CompiledFunction:
     """An eager function, computed by compiled code; on first use both are computed and must agree.
 
     It is compiled for the shapes of its first arguments, and for those only: more shapes are more compilations.
@@ -57,7 +57,7 @@ class Compiled:
         return expected
 
 
-def pure(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
+def trace_operations(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
     """f as the list of operations it does with arguments like these, without the modules and Python it did them with.
 
     Should they depend on the numbers in the arguments, it fails.
@@ -68,13 +68,13 @@ def pure(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
     return operations
 
 
-def compiling(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def compile_function(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """f for fixed shapes; its code does not hold the interpreter, so that threads can run it at the same time."""
     fast: Callable[..., Tensor] = torch.compile(f, dynamic=False, options={"cpp_wrapper": True})
     return fast
 
 
-def cache() -> Path:
+def compile_cache_folder() -> Path:
     """Compiled code is kept in the user's own cache, unless another place was chosen."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(base) / "fedptr" / "compiled")))

@@ -26,7 +26,7 @@ class MachinePlan:
     workers: int = setting(0, "Ray: worker processes; 0 = as many as there are cores for", ge=0, le=100_000)
 
 
-class Clients(Protocol):
+class HasClients(Protocol):
     @property
     def clients(self) -> int: ...
 
@@ -45,4 +45,4 @@ class Workload(Protocol):
     @property
     def machine(self) -> MachinePlan: ...
     @property
-    def split(self) -> Clients: ...
+    def split(self) -> HasClients: ...

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedptr.atomic_files import DamagedFileError, write_text
-from fedptr.compute.choose import gradients
+from fedptr.compute.choose import count_gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import print_notice
@@ -79,7 +79,7 @@ class Board:
 def units(plan: Plan) -> float:
     """What a run costs, in gradients of one image: a measure of time that needs no model."""
     classes, each = SIZES.get(plan.data.name, SIZES["cifar10"])
-    return gradients(plan, classes, plan.data.subset or classes * each)
+    return count_gradients(plan, classes, plan.data.subset or classes * each)
 
 
 def work(

@@ -17,13 +17,13 @@ from fedptr.types import Batch
 INSTEAD = "use plain operations that can be differentiated twice, or a method without matching such as fedavg"
 
 
-def trial(name: str, task: Classification, matching: bool, seed: int) -> None:
+def check_model(name: str, task: Classification, matching: bool, seed: int) -> None:
     """Raises what is wrong with a model in one sentence; `matching` needs second derivatives too."""
     key = Key(seed).at("trial")
     x = torch.randn(2, *task.shape, generator=key("images")).to(task.device)
     batch = Batch(x, torch.arange(2, device=task.device))
-    with said(f"model {name} cannot take {'×'.join(map(str, task.shape))} images"):
-        outputs = [evaluated(task, x, key.at(again)) for again in range(2)]
+    with explain_failure(f"model {name} cannot take {'×'.join(map(str, task.shape))} images"):
+        outputs = [compute_logits(task, x, key.at(again)) for again in range(2)]
     check_input(name, x)
     check_outputs(name, outputs, task.classes)
     check_gradient(name, task, batch, key)
@@ -32,7 +32,7 @@ def trial(name: str, task: Classification, matching: bool, seed: int) -> None:
 
 
 @contextlib.contextmanager
-def said(what: str, advice: str = "") -> Iterator[None]:
+def explain_failure(what: str, advice: str = "") -> Iterator[None]:
     """Whatever an own model raises, as the end of a sentence; torch's hints after the first sentence are left out."""
     try:
         yield
@@ -42,7 +42,7 @@ def said(what: str, advice: str = "") -> Iterator[None]:
 
 
 @torch.no_grad()
-def evaluated(task: Classification, x: Tensor, key: Key) -> Tensor:
+def compute_logits(task: Classification, x: Tensor, key: Key) -> Tensor:
     task.model.eval()
     with key.fixed("model"):
         out: Tensor = functional_call(task.model, {**task.parameters(task.init()), **task.unpack_buffers(None)}, (x,))
@@ -62,7 +62,7 @@ def check_outputs(name: str, outputs: list[Tensor], classes: int) -> None:
         raise UserError(f"model {name} must turn 2 images into a tensor of shape (2, {classes}), not {got}")
     if not first.is_floating_point() or not bool(first.isfinite().all()):
         raise UserError(f"model {name} gives {first.dtype} outputs that are not all finite numbers; check its layers")
-    if not same(first, second):
+    if not results_agree(first, second):
         raise UserError(
             f"model {name} gives other outputs each time in evaluation; switch its randomness off there, as with "
             "dropout(x, training=self.training)"
@@ -72,7 +72,9 @@ def check_outputs(name: str, outputs: list[Tensor], classes: int) -> None:
 def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> None:
     """That there is one, that it is finite, and that it comes out the same again."""
     found = []
-    with said(f"model {name} cannot be trained", "; check that no operation is in place or cuts the gradient"):
+    with explain_failure(
+        f"model {name} cannot be trained", "; check that no operation is in place or cuts the gradient"
+    ):
         for _ in range(2):
             with key.fixed("model"):
                 found.append(task.grad(task.init(), batch))
@@ -82,7 +84,7 @@ def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> N
         raise UserError(f"model {name} has a loss or a gradient that is not finite to begin with; check its layers")
     if not bool(g.any()):
         raise UserError(f"model {name} has a zero gradient to begin with, so it cannot learn; initialise it anew")
-    if not (same(loss, loss2) and same(g, g2)):
+    if not (results_agree(loss, loss2) and results_agree(g, g2)):
         raise UserError(
             f"model {name} is not deterministic: the same weights, images and seed gave two gradients; let it draw "
             "from torch's global generator only, and keep nothing between calls"
@@ -93,7 +95,7 @@ def check_second_order(name: str, task: Classification, batch: Batch, key: Key) 
     """The product that `fedptr.methods.ptr.matching.meta_gradient` takes."""
     w, x = task.init().requires_grad_(), batch.x.clone().requires_grad_()
     a = torch.randn(len(w), generator=key("adjoint")).to(w)
-    with said(f"model {name} does not allow matching", f"; {INSTEAD}"), key.fixed("model"):
+    with explain_failure(f"model {name} does not allow matching", f"; {INSTEAD}"), key.fixed("model"):
         (g,) = torch.autograd.grad(task.loss(w, Batch(x, batch.y)), w, create_graph=True)
         # Not autograd.grad, which goes around, in silence, a function that is marked as differentiable once only.
         torch.dot(g, a).backward()
@@ -101,6 +103,6 @@ def check_second_order(name: str, task: Classification, batch: Batch, key: Key) 
             raise ArithmeticError("its second derivative by the images is zero or not finite")
 
 
-def same(a: Tensor, b: Tensor) -> bool:
+def results_agree(a: Tensor, b: Tensor) -> bool:
     """Bit for bit on the CPU; elsewhere sums may be taken in any order."""
     return torch.equal(a, b) if a.device.type == "cpu" else torch.allclose(a, b, rtol=1e-3, atol=1e-5)

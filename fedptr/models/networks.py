@@ -75,7 +75,7 @@ class LeNet(nn.Sequential):
         )  # fmt: skip
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
@@ -97,7 +97,7 @@ class ResNet18(nn.Sequential):
     def __init__(self, shape: Shape, classes: int, width: int = 64) -> None:
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         blocks = [
-            Residual(widths[stage] if first else widths[stage + 1], widths[stage + 1], 2 if first and stage else 1)
+            ResidualBlock(widths[stage] if first else widths[stage + 1], widths[stage + 1], 2 if first and stage else 1)
             for stage in range(4)
             for first in (True, False)
         ]
@@ -112,10 +112,10 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(math.gcd(32, channels), channels)
 
 
-def build(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
+def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
     """The model a plan names.
 
-    >>> sum(p.numel() for p in build(ModelPlan(), (3, 32, 32), 10).parameters())
+    >>> sum(p.numel() for p in build_model(ModelPlan(), (3, 32, 32), 10).parameters())
     320010
     """
     width = {"width": plan.width} if plan.width else {}
@@ -126,7 +126,7 @@ def build(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         "resnet18": lambda: ResNet18(shape, classes, **width),
     }
     if ":" in plan.name:
-        known[plan.name] = lambda: own(plan.name, shape, classes)
+        known[plan.name] = lambda: load_own_model(plan.name, shape, classes)
     if plan.name not in known:
         raise UserError(
             f"model.name: {unknown_name_error(plan.name, plan.name, [*known, 'module:factory'], 'a model')}"
@@ -140,7 +140,7 @@ def build(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         raise UserError(f"model {plan.name} cannot be made for {size} images, {classes} classes: {error}") from error
 
 
-def own(name: str, shape: Shape, classes: int) -> nn.Module:
+def load_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
     """Calls `module:factory` with (shape, classes); the current folder is searched first, as with `python -m`."""
     module_name, _, factory_name = name.partition(":")
     sys.path.insert(0, os.getcwd())

@@ -27,7 +27,7 @@ from fedptr.core.federation import Rounds, draw_cohort
 from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
-from fedptr.privacy import sum_only
+from fedptr.privacy import secure_sums
 from fedptr.settings import setting
 from fedptr.types import Reply
 
@@ -49,7 +49,7 @@ class Privacy:
         """A coin for each client; it may be nobody. Without differential privacy, as everywhere."""
         if not self.clip:
             return draw_cohort(clients, rounds, key)
-        coins = uniform(len(clients), self.source(key), "sampling").tolist()
+        coins = draw_uniform(len(clients), self.source(key), "sampling").tolist()
         return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
 
     def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]:
@@ -61,14 +61,14 @@ class Privacy:
             return replies
         expected, total = rounds.participation * site.clients, torch.zeros_like(x, dtype=torch.float64)
         for reply in replies:
-            total += clipped(reply.state["w"].double() - x, self.clip)
-        total += self.noise * self.clip * normal(len(x), self.source(site.key)).to(x.device)
+            total += clip_step(reply.state["w"].double() - x, self.clip)
+        total += self.noise * self.clip * draw_normal(len(x), self.source(site.key)).to(x.device)
         w = (x + total / expected).to(x.dtype)
         return [Reply(-1, 1, {"w": w})] * max(1, round(expected))
 
     def record(self, rounds: Rounds, done: int) -> dict[str, float]:
         """What so many rounds have spent."""
-        return {"epsilon": epsilon(rounds.participation, self.noise, done, self.delta)} if self.clip else {}
+        return {"epsilon": compute_epsilon(rounds.participation, self.noise, done, self.delta)} if self.clip else {}
 
     def check(self, method: Method, rounds: Rounds) -> None:
         check_privacy(self, method, rounds)
@@ -78,24 +78,24 @@ class Privacy:
         return key if self.randomness == "seed" else None
 
 
-def clipped(step: Tensor, C: float) -> Tensor:
+def clip_step(step: Tensor, C: float) -> Tensor:
     """
-    >>> clipped(torch.tensor([3.0, 4.0]), 1.0).tolist(), clipped(torch.tensor([0.3, 0.4]), 1.0).tolist()
+    >>> clip_step(torch.tensor([3.0, 4.0]), 1.0).tolist(), clip_step(torch.tensor([0.3, 0.4]), 1.0).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.30000001192092896, 0.4000000059604645])
     """
     return step * min(1.0, C / max(float(step.norm()), 1e-300))
 
 
-def normal(n: int, key: Key | None) -> Tensor:
+def draw_normal(n: int, key: Key | None) -> Tensor:
     """Standard normal numbers, each from four draws: one alone would give itself away by its last digits.
 
     See Holohan and Braghin, ESORICS 2021, arXiv:2107.10138.
     """
-    draws: Tensor = torch.special.ndtri(uniform(4 * n, key, "noise"))
+    draws: Tensor = torch.special.ndtri(draw_uniform(4 * n, key, "noise"))
     return draws.view(4, n).sum(0) / 2
 
 
-def uniform(n: int, key: Key | None, purpose: str) -> Tensor:
+def draw_uniform(n: int, key: Key | None, purpose: str) -> Tensor:
     """Between 0 and 1, never either, with 52 random bits each."""
     if key is None:
         bits = torch.frombuffer(bytearray(os.urandom(8 * n)), dtype=torch.int64) if n else torch.zeros(0).long()
@@ -105,7 +105,7 @@ def uniform(n: int, key: Key | None, purpose: str) -> Tensor:
 
 
 @functools.cache
-def epsilon(q: float, z: float, rounds: int, delta: float) -> float:
+def compute_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
     """What so many rounds cost."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
@@ -116,20 +116,20 @@ def epsilon(q: float, z: float, rounds: int, delta: float) -> float:
 
 def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
     """Refuses what would not be private, or not work, with the reason."""
-    if privacy.secure and not sum_only.only_sums(method):
-        raise UserError(f"privacy.secure: {method.name} {more_than_sums(method)}")
+    if privacy.secure and not secure_sums.sums_suffice(method):
+        raise UserError(f"privacy.secure: {method.name} {explain_needs(method)}")
     if not privacy.clip:
         return
     what = f"privacy.clip: {method.name}"
-    if sum_only.asks(method):
+    if secure_sums.asks_question(method):
         raise UserError(f"{what} asks clients for gradients besides their models, which clip does not bound")
-    besides = sum_only.sends(method) - {"w"}
+    besides = secure_sums.sent_entries(method) - {"w"}
     if besides:
         raise UserError(f"{what} sends {', '.join(sorted(besides))} besides the model, which clip does not bound")
     if method.weighting != "uniform":
         raise UserError("privacy.clip: clients must count alike, or one could count more; set method.weighting=uniform")
-    if not sum_only.only_sums(method):
-        raise UserError(f"{what} {more_than_sums(method)}")
+    if not secure_sums.sums_suffice(method):
+        raise UserError(f"{what} {explain_needs(method)}")
     if rounds.participation < 1 and rounds.sampling != "bernoulli":
         raise UserError("privacy.clip: ε is known for cohorts drawn coin by coin; set run.sampling=bernoulli")
     if rounds.checkpoint_every != 1 and privacy.randomness == "system":
@@ -138,8 +138,8 @@ def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
         raise UserError("privacy.clip needs dp-accounting; install it with: pip install 'fedptr[privacy]'")
 
 
-def more_than_sums(method: Method) -> str:
+def explain_needs(method: Method) -> str:
     alone = "needs every client's own reply, and would be given their sum"
-    if sum_only.only_sums(replace(method, weighting="uniform")):
+    if secure_sums.sums_suffice(replace(method, weighting="uniform")):
         return f"{alone}; with method.weighting=uniform it would do"
     return f"{alone}; use another method"

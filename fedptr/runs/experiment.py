@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedptr.compute import memory_estimate
-from fedptr.compute.choose import fast
+from fedptr.compute.choose import choose_backend
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -19,8 +19,8 @@ from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
 from fedptr.errors import UserError
 from fedptr.methods.ptr.trajectory import Trajectory
-from fedptr.models.check_own_model import trial
-from fedptr.models.networks import build
+from fedptr.models.check_own_model import check_model
+from fedptr.models.networks import build_model
 from fedptr.runs.plan import DataPlan, Plan
 from fedptr.types import Shape
 
@@ -58,12 +58,12 @@ def prepare(plan: Plan, split: Split | None = None) -> Experiment:
     split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
     train, test = to_samples(dataset, device)
     if not own(plan):
-        memory_estimate.check_size(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
+        memory_estimate.check_model_memory(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
     task = make_task(plan, dataset, device)
     if own(plan):
-        trial(plan.model.name, task, isinstance(plan.method, Trajectory), plan.run.seed)
-    task = fast(plan, task, len(train))
-    memory_estimate.check(plan, task, split.sizes, len(test))
+        check_model(plan.model.name, task, isinstance(plan.method, Trajectory), plan.run.seed)
+    task = choose_backend(plan, task, len(train))
+    memory_estimate.check_memory(plan, task, split.sizes, len(test))
     return Experiment(dataset, split, task, train.split(split.clients), test)
 
 
@@ -76,7 +76,7 @@ def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
     """The plan's model, initialised from the run's seed."""
     classes = len(dataset.classes)
     with Key(plan.run.seed).fixed("init"):
-        model = build(plan.model, shape(dataset), classes)
+        model = build_model(plan.model, shape(dataset), classes)
     try:
         task = Classification(model, shape(dataset), classes, device)
     except Exception as error:  # a layer that does not know its size yet, or a device that is too small

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, write_text
-from fedptr.compute.choose import fast
+from fedptr.compute.choose import choose_backend
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.checkpoint import Store
@@ -92,7 +92,7 @@ def computed_alike(new: Plan, experiment: Experiment, out: Path) -> Plan:
     if new.machine.compile != "auto":
         return new
     data, began = experiment.dataset, experiment.task
-    otherwise = fast(new, make_task(new, data, began.device), len(data.train_y))
+    otherwise = choose_backend(new, make_task(new, data, began.device), len(data.train_y))
     if otherwise.how == began.how:
         return new
     print_notice(

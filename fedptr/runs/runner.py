@@ -25,7 +25,7 @@ import torch
 
 from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
-from fedptr.compute.available_memory import free
+from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
 from fedptr.core.federation import Run, VisitCohort, federate
 from fedptr.data.dataset import digest
@@ -109,7 +109,9 @@ def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStor
     """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
     for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
         shutil.rmtree(left)
-    return StateStore(memory_estimate.budget(plan.machine, free(experiment.task.device)), out / CHECKPOINTS)
+    return StateStore(
+        memory_estimate.client_state_budget(plan.machine, available_bytes(experiment.task.device)), out / CHECKPOINTS
+    )
 
 
 def run_rounds(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local
 from fedptr.core.method import Method
@@ -77,7 +77,7 @@ def check(
     with contextlib.ExitStack() as stack:
         results: Iterable[list[Trace]] = map(work, jobs)
         if sum(max(job.rounds) for job in jobs) > ALONE:
-            pool = multiprocessing.get_context("spawn").Pool(cores(), alone)
+            pool = multiprocessing.get_context("spawn").Pool(count_cores(), alone)
             results = stack.enter_context(pool).imap(work, jobs)
         for job, traces in zip(jobs, results, strict=True):
             problem = job.make(job.seed, job.clients)

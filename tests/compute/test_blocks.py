@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedptr.compute import blocks, torch_compile
-from fedptr.compute.blocks import Blocked, block_size, separable
-from fedptr.compute.torch_compile import Compiled
+from fedptr.compute.blocks import BlockedTask, choose_block_size, is_separable
+from fedptr.compute.torch_compile import CompiledFunction
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.models import networks
@@ -52,7 +52,7 @@ def off(got: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("name", MODELS)
 def test_blocks_compute_what_the_whole_batch_does(name: str, n: int) -> None:
     plain = Classification(make(name), SHAPE, CLASSES)
-    task = Blocked(make(name), SHAPE, CLASSES, block=4, chunk=3, threads=2)
+    task = BlockedTask(make(name), SHAPE, CLASSES, block=4, chunk=3, threads=2)
     w, batch = plain.init(), images(n)
     (g, loss), (expected, expected_loss) = task.grad(w, batch), plain.grad(w, batch)
     assert off(g, expected) < 1e-12
@@ -66,7 +66,7 @@ def test_blocks_compute_what_the_whole_batch_does(name: str, n: int) -> None:
 
 
 def test_what_nobody_asked_for_is_not_returned() -> None:
-    task = Blocked(make("mlp"), SHAPE, CLASSES, block=4)
+    task = BlockedTask(make("mlp"), SHAPE, CLASSES, block=4)
     w = task.init()
     assert task.adjoint(w, images(5), direction(w), by_w=False).by_w is None
 
@@ -74,7 +74,7 @@ def test_what_nobody_asked_for_is_not_returned() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_threads_do_not_change_a_bit(name: str) -> None:
     one, three = (
-        Blocked(make(name, torch.float32), SHAPE, CLASSES, block=3, chunk=2, threads=threads) for threads in (1, 3)
+        BlockedTask(make(name, torch.float32), SHAPE, CLASSES, block=3, chunk=2, threads=threads) for threads in (1, 3)
     )
     w, batch = one.init(), images(20, torch.float32)
     for _ in range(5):
@@ -85,7 +85,7 @@ def test_threads_do_not_change_a_bit(name: str) -> None:
 
 
 def test_arguments_are_left_alone_and_results_are_new() -> None:
-    task = Blocked(make("convnet"), SHAPE, CLASSES, block=4)
+    task = BlockedTask(make("convnet"), SHAPE, CLASSES, block=4)
     w, batch = task.init(), images(9)
     before = w.clone(), batch.x.clone()
     first, _ = task.grad(w, batch)
@@ -98,7 +98,7 @@ def test_arguments_are_left_alone_and_results_are_new() -> None:
 
 
 def test_a_failure_in_a_thread_is_a_failure() -> None:
-    task = Blocked(make("convnet"), SHAPE, CLASSES, block=2, threads=2)
+    task = BlockedTask(make("convnet"), SHAPE, CLASSES, block=2, threads=2)
     batch = images(6)
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         task.grad(task.init(), batch._replace(y=torch.tensor([0, 1, 2, 3, 0, CLASSES])))
@@ -118,26 +118,26 @@ class Mixing(nn.Module):
 
 
 def test_only_models_whose_images_do_not_see_each_other_are_cut() -> None:
-    assert all(separable(make(name, torch.float32), SHAPE, CLASSES) for name in MODELS)
+    assert all(is_separable(make(name, torch.float32), SHAPE, CLASSES) for name in MODELS)
     flat = nn.Flatten()
-    assert not separable(Mixing(), SHAPE, CLASSES)
-    assert not separable(nn.Sequential(nn.BatchNorm2d(3), flat, nn.Linear(768, CLASSES)), SHAPE, CLASSES)
-    assert not separable(nn.Sequential(flat, nn.Dropout(0.5), nn.Linear(768, CLASSES)), SHAPE, CLASSES)
-    assert not separable(nn.Sequential(flat, nn.Linear(3, CLASSES)), SHAPE, CLASSES), "it cannot take these images"
+    assert not is_separable(Mixing(), SHAPE, CLASSES)
+    assert not is_separable(nn.Sequential(nn.BatchNorm2d(3), flat, nn.Linear(768, CLASSES)), SHAPE, CLASSES)
+    assert not is_separable(nn.Sequential(flat, nn.Dropout(0.5), nn.Linear(768, CLASSES)), SHAPE, CLASSES)
+    assert not is_separable(nn.Sequential(flat, nn.Linear(3, CLASSES)), SHAPE, CLASSES), "it cannot take these images"
 
 
 def test_trying_a_model_leaves_it_and_the_random_numbers_alone() -> None:
     model = make("convnet", torch.float32)
     before, state = model.state_dict(), torch.get_rng_state()
     before = {name: value.clone() for name, value in before.items()}
-    separable(model, SHAPE, CLASSES)
+    is_separable(model, SHAPE, CLASSES)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @given(st.floats(1, 1e8), st.lists(st.integers(1, 2000), min_size=1, max_size=3))
 def test_blocks_fit(widest: float, batches: list[int]) -> None:
-    block = block_size(widest, batches)
+    block = choose_block_size(widest, batches)
     assert 1 <= block <= max(batches)
     assert block == 1 or block * widest <= blocks.CACHE
     assert block == max(batches) or block * widest >= min(blocks.LEAST, blocks.CACHE / 2), "no smaller than need be"
@@ -147,16 +147,20 @@ needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("cl
 
 
 @pytest.fixture(scope="module")
-def fast() -> tuple[Blocked, Blocked, Classification]:
+def fast() -> tuple[BlockedTask, BlockedTask, Classification]:
     """Compiled once for both numbers of threads, in double precision, with the plain task."""
-    one, two = (Blocked(make("convnet"), SHAPE, CLASSES, block=4, threads=threads, compiled=True) for threads in (1, 2))
+    one, two = (
+        BlockedTask(make("convnet"), SHAPE, CLASSES, block=4, threads=threads, compiled=True) for threads in (1, 2)
+    )
     return one, two, Classification(make("convnet"), SHAPE, CLASSES)
 
 
 @needs_compiler
 @pytest.mark.xdist_group("compiled")  # so that it is compiled once, not by every worker
 @pytest.mark.parametrize("n", [4, 7, 12])
-def test_compiled_code_computes_what_the_plain_task_does(fast: tuple[Blocked, Blocked, Classification], n: int) -> None:
+def test_compiled_code_computes_what_the_plain_task_does(
+    fast: tuple[BlockedTask, BlockedTask, Classification], n: int
+) -> None:
     one, two, plain = fast
     w, batch = plain.init(), images(n)
     a = direction(w)
@@ -181,7 +185,7 @@ def broken() -> tuple[Tensor, ...]:
 def test_what_does_not_compile_goes_on_without(
     fast: torch_compile.Function, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    f = Compiled(lambda x: (x + 1,), lambda: fast, "the example")
+    f = CompiledFunction(lambda x: (x + 1,), lambda: fast, "the example")
     for value in (1.0, 5.0):
         (got,) = f(torch.tensor(value))
         assert got == value + 1
@@ -191,12 +195,12 @@ def test_what_does_not_compile_goes_on_without(
 
 
 def test_a_failure_of_the_function_itself_is_not_the_compilers() -> None:
-    f = Compiled(lambda x: broken(), lambda: lambda x: (x,), "the example")
+    f = CompiledFunction(lambda x: broken(), lambda: lambda x: (x,), "the example")
     with pytest.raises(RuntimeError, match="no compiler"):
         f(torch.ones(1))
 
 
-KEEP = "from fedptr.compute import malloc; print(malloc.keep())"
+KEEP = "from fedptr.compute import malloc; print(malloc.keep_freed_memory())"
 
 
 def test_memory_is_kept_unless_the_user_has_own_settings() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedptr.compute import blocks, malloc
-from fedptr.compute.blocks import Blocked
-from fedptr.compute.choose import LONG, cores, fast, work
+from fedptr.compute.blocks import BlockedTask
+from fedptr.compute.choose import LONG, choose_backend, count_cores, estimate_flops
 from fedptr.core.federation import federate
 from fedptr.core.task import Classification
 from fedptr.runs.experiment import prepare
@@ -19,7 +19,7 @@ from fedptr.runs.plan import Plan, check
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(malloc, "keep", lambda: False)  # the tests' own process is left alone
+    monkeypatch.setattr(malloc, "keep_freed_memory", lambda: False)  # the tests' own process is left alone
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -49,7 +49,7 @@ def test_the_number_of_threads_does_not_change_a_run(method: dict[str, Any], mon
     for threads in (1, 3):
         p = plan(method, rounds=4, threads=threads)
         e = prepare(p)
-        assert isinstance(e.task, Blocked)
+        assert isinstance(e.task, BlockedTask)
         assert e.task.block < 16
         assert e.task.threads == threads
         assert torch.get_num_threads() == 1
@@ -62,7 +62,7 @@ def test_the_number_of_threads_does_not_change_a_run(method: dict[str, Any], mon
 def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
     def compiled(p: Plan) -> bool:
         task = prepare(p).task
-        return isinstance(task, Blocked) and task.compiled
+        return isinstance(task, BlockedTask) and task.compiled
 
     assert not compiled(plan())
     assert compiled(plan(rounds=10**9))
@@ -72,16 +72,16 @@ def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
 
 def test_work_is_counted_from_the_plan() -> None:
     task = prepare(plan()).task
-    once = work(plan(rounds=1), task, 200)
+    once = estimate_flops(plan(rounds=1), task, 200)
     per_image = once / 200
     assert per_image > 6 * (9 * 4 * 64), "three passes, two operations for every product of the first layer at least"
-    assert work(plan(rounds=5), task, 200) == pytest.approx(5 * once)
-    server = work(plan(MATCHING, rounds=1), task, 200)
+    assert estimate_flops(plan(rounds=5), task, 200) == pytest.approx(5 * once)
+    server = estimate_flops(plan(MATCHING, rounds=1), task, 200)
     assert server - once == pytest.approx(11 / 3 * 2 * 2 * 10 * per_image)
-    clients = work(plan({**MATCHING, "name": "fedptr"}, rounds=1), task, 200)
+    clients = estimate_flops(plan({**MATCHING, "name": "fedptr"}, rounds=1), task, 200)
     assert clients - once == pytest.approx(3 * (server - once))
-    assert work(plan({**MATCHING, "lam": 0.0}, rounds=1), task, 200) == once
-    twice = [work(plan({"name": name}, rounds=1), task, 200) for name in ("fedsam", "mimelite", "mime")]
+    assert estimate_flops(plan({**MATCHING, "lam": 0.0}, rounds=1), task, 200) == once
+    twice = [estimate_flops(plan({"name": name}, rounds=1), task, 200) for name in ("fedsam", "mimelite", "mime")]
     assert [round(value / once, 6) for value in twice] == [2, 2, 3], "one epoch, and what comes beside it"
     assert once < LONG
 
@@ -89,16 +89,16 @@ def test_work_is_counted_from_the_plan() -> None:
 def test_models_whose_images_see_each_other_are_computed_whole() -> None:
     with pytest.warns(UserWarning, match="BatchNorm"):
         task = Classification(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8), 10)
-    assert fast(plan(threads=2), task, 200) is task
+    assert choose_backend(plan(threads=2), task, 200) is task
     assert torch.get_num_threads() == 2
 
 
 def test_a_model_without_activations_is_no_problem() -> None:
     task = Classification(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8), 10)
-    assert isinstance(fast(plan(), task, 200), Blocked)
+    assert isinstance(choose_backend(plan(), task, 200), BlockedTask)
 
 
 def test_all_cores_are_used_by_default() -> None:
     task = prepare(plan(threads=0)).task
-    assert isinstance(task, Blocked)
-    assert task.threads == cores() >= 1
+    assert isinstance(task, BlockedTask)
+    assert task.threads == count_cores() >= 1

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedptr.compute import cpp_extension, malloc
-from fedptr.compute.convnet_cpp import Winograd, suits
-from fedptr.compute.cpp_extension import UnavailableError, library
+from fedptr.compute.convnet_cpp import ConvNetCppTask, is_supported
+from fedptr.compute.cpp_extension import UnavailableError, load_library
 from fedptr.core.federation import federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -45,8 +45,8 @@ def make(kind: Kind, dtype: torch.dtype) -> Classification:
     return Classification(ConvNet(shape, classes, width, depth).to(dtype), shape, classes)
 
 
-def fast(plain: Classification, **options: Any) -> Winograd:
-    return Winograd(plain.model, plain.shape, plain.classes, **{"block": 4, **options})
+def fast(plain: Classification, **options: Any) -> ConvNetCppTask:
+    return ConvNetCppTask(plain.model, plain.shape, plain.classes, **{"block": 4, **options})
 
 
 def work(plain: Classification, n: int) -> tuple[Tensor, Batch, Tensor]:
@@ -214,7 +214,7 @@ def test_numbers_of_another_kind_are_refused() -> None:
 
 def test_which_models_it_is_for() -> None:
     def asked(shape: tuple[int, int, int], width: int, depth: int = 3) -> bool:
-        return suits(Classification(ConvNet(shape, 10, width, depth), shape, 10))
+        return is_supported(Classification(ConvNet(shape, 10, width, depth), shape, 10))
 
     assert asked((3, 32, 32), 128)
     assert asked((1, 28, 28), 32)
@@ -223,9 +223,9 @@ def test_which_models_it_is_for() -> None:
     assert not asked((1, 8, 8), 16), "12, 6, 3: a row without its pair"
     changed = ConvNet((3, 32, 32), 10, 8)
     changed[1].eps = 1e-3
-    assert not suits(Classification(changed, (3, 32, 32), 10)), "it is not what its name says"
-    assert not suits(Classification(MLP((1, 8, 8), 10), (1, 8, 8), 10))
-    assert not suits(Classification(ConvNet((3, 32, 32), 10, 8).half(), (3, 32, 32), 10))
+    assert not is_supported(Classification(changed, (3, 32, 32), 10)), "it is not what its name says"
+    assert not is_supported(Classification(MLP((1, 8, 8), 10), (1, 8, 8), 10))
+    assert not is_supported(Classification(ConvNet((3, 32, 32), 10, 8).half(), (3, 32, 32), 10))
 
 
 def plan(**machine: Any) -> Any:
@@ -242,11 +242,11 @@ def plan(**machine: Any) -> Any:
 
 @pytest.fixture
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(malloc, "keep", lambda: False)  # the tests' own process is left alone
+    monkeypatch.setattr(malloc, "keep_freed_memory", lambda: False)  # the tests' own process is left alone
     threads = torch.get_num_threads()
-    library.cache_clear()
+    load_library.cache_clear()
     yield
-    library.cache_clear()
+    load_library.cache_clear()
     torch.set_num_threads(threads)
 
 
@@ -288,13 +288,16 @@ def test_without_a_compiler_it_goes_on_without(
 
 
 def test_code_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Winograd._pack
-    monkeypatch.setattr(Winograd, "_pack", lambda self, w: 1.1 * right(self, w))
+    right = ConvNetCppTask._pack
+    monkeypatch.setattr(ConvNetCppTask, "_pack", lambda self, w: 1.1 * right(self, w))
     with pytest.raises(UnavailableError, match="its results differ"):
         fast(make(KINDS["one layer"], torch.float32))
 
 
-BUILD = "from fedptr.compute.cpp_extension import library; print(library('convnet', 'float').packed_size is not None)"
+BUILD = (
+    "from fedptr.compute.cpp_extension import load_library\n"
+    "print(load_library('convnet', 'float').packed_size is not None)"
+)
 
 
 def test_several_processes_may_build_it_at_once(tmp_path: Path) -> None:

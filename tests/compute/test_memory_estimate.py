@@ -13,11 +13,11 @@ from torch import nn
 
 from fedptr.cli.main import main
 from fedptr.compute import memory_estimate
-from fedptr.compute.available_memory import available, containers, free
-from fedptr.compute.memory_estimate import Estimate, Footprint, estimate, footprint
+from fedptr.compute.available_memory import available_bytes, bytes_left_in_containers, read_meminfo
+from fedptr.compute.memory_estimate import Estimate, Footprint, estimate_memory, measure_footprint
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
-from fedptr.models.networks import ModelPlan, build
+from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import prepare
 from fedptr.runs.plan import check
 
@@ -26,14 +26,14 @@ SHAPE = (3, 16, 16)
 
 
 def task_of(name: str = "convnet", **settings: Any) -> Classification:
-    return Classification(build(ModelPlan(name, **settings), SHAPE, 10), SHAPE, 10)
+    return Classification(build_model(ModelPlan(name, **settings), SHAPE, 10), SHAPE, 10)
 
 
-FOOT = footprint(task_of(width=16))
+FOOT = measure_footprint(task_of(width=16))
 
 
 def needed(clients: int = 4, n: int = 600, tests: int = 100, foot: Footprint = FOOT, **plan: Any) -> Estimate:
-    return estimate(check({"method": {"name": "fedavg"}, **plan}), foot, 10, [n] * clients, tests)
+    return estimate_memory(check({"method": {"name": "fedavg"}, **plan}), foot, 10, [n] * clients, tests)
 
 
 # What a task takes
@@ -41,7 +41,7 @@ def needed(clients: int = 4, n: int = 600, tests: int = 100, foot: Footprint = F
 
 def test_what_a_linear_layer_keeps() -> None:
     task = Classification(nn.Sequential(nn.Flatten(), nn.Linear(768, 10)), SHAPE, 10)
-    foot = footprint(task)
+    foot = measure_footprint(task)
     assert foot.model == 4 * (768 * 10 + 10)
     assert foot.image == 4 * 768
     assert foot.widest == 4 * 10  # the log-probabilities; beside them the label, and the input, which is counted apart
@@ -49,10 +49,10 @@ def test_what_a_linear_layer_keeps() -> None:
 
 
 def test_activations_grow_with_the_width_and_are_counted_without_modules() -> None:
-    narrow, wide = footprint(task_of(width=8)), footprint(task_of(width=16))
+    narrow, wide = measure_footprint(task_of(width=8)), measure_footprint(task_of(width=16))
     assert wide.saved == pytest.approx(2 * narrow.saved, rel=0.1)
     assert wide.widest == 2 * narrow.widest == 4 * 16 * 16 * 16
-    residual = footprint(task_of("resnet18", width=8))
+    residual = measure_footprint(task_of("resnet18", width=8))
     assert residual.saved > 5 * residual.widest  # its sums and ReLUs are no modules
 
     class Functional(nn.Module):
@@ -63,7 +63,7 @@ def test_activations_grow_with_the_width_and_are_counted_without_modules() -> No
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tanh(torch.sigmoid(x.flatten(1) * self.w[:, 0])) @ self.w
 
-    foot = footprint(Classification(Functional(), SHAPE, 10))
+    foot = measure_footprint(Classification(Functional(), SHAPE, 10))
     assert foot.saved == 4 * (2 * 768 + 10) + 8  # the sigmoid and the tanh
 
 
@@ -73,7 +73,7 @@ def test_counting_leaves_no_trace() -> None:
         task = Classification(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(768), nn.Linear(768, 10)), SHAPE, 10)
     before, state = task.init(), torch.get_rng_state()
     buffers = task.initial_buffers()
-    footprint(task)
+    measure_footprint(task)
     assert torch.equal(before, task.init())
     assert torch.equal(state, torch.get_rng_state())
     assert buffers is not None
@@ -150,7 +150,7 @@ def test_rare_checkpoints_keep_an_old_generation() -> None:
 def test_states_beyond_the_budget_do_not_count() -> None:
     def states(budget: float, every: int = 1) -> float:
         plan = check({"method": {"name": "feddyn"}, "run": {"participation": 0.1, "checkpoint_every": every}})
-        return estimate(plan, FOOT, 10, [1] * 100, 10, budget * FOOT.model).states / FOOT.model
+        return estimate_memory(plan, FOOT, 10, [1] * 100, 10, budget * FOOT.model).states / FOOT.model
 
     assert states(10**9) == 100 + 10 + 10 + 2 * 3
     assert states(30) == states(30, every=5) == 30 + 10 + 10 + 2 * 3
@@ -159,7 +159,7 @@ def test_states_beyond_the_budget_do_not_count() -> None:
 
 def test_the_budget() -> None:
     def budget(there: float | None, **machine: Any) -> float:
-        return memory_estimate.budget(check({"machine": machine}).machine, there)
+        return memory_estimate.client_state_budget(check({"machine": machine}).machine, there)
 
     assert budget(10**6, client_memory=0) == 0
     assert budget(10**6, client_memory=7) == budget(None, client_memory=7) == 7e6
@@ -188,17 +188,17 @@ def test_the_estimate_is_near_what_is_taken() -> None:
 
 
 def test_this_machine_says_what_is_free() -> None:
-    assert free("mps") is None
-    left = free("cpu")
+    assert available_bytes("mps") is None
+    left = available_bytes("cpu")
     assert left is None or 10**6 < left < 10**15
 
 
 def test_meminfo(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  10 kB\nMemAvailable:    3 kB\n")
-    assert available(tmp_path / "meminfo") == 3072
+    assert read_meminfo(tmp_path / "meminfo") == 3072
     (tmp_path / "meminfo").write_text("MemTotal:  10 kB\n")
-    assert available(tmp_path / "meminfo") is None
-    assert available(tmp_path / "none") is None
+    assert read_meminfo(tmp_path / "meminfo") is None
+    assert read_meminfo(tmp_path / "none") is None
 
 
 NEW, OLD = (
@@ -225,10 +225,10 @@ def test_a_container_may_leave_less(mine: str, group: str, names: tuple[str, str
     (folder / limit).write_text("1000\n")
     (folder / usage).write_text("900\n")
     (folder / "memory.stat").write_text(f"x 1\n{cache} 50\n")
-    assert list(containers(tmp_path / "mine", root)) == [150]
+    assert list(bytes_left_in_containers(tmp_path / "mine", root)) == [150]
     (folder / limit).write_text("max\n")
-    assert list(containers(tmp_path / "mine", root)) == []
-    assert list(containers(tmp_path / "none", root)) == []
+    assert list(bytes_left_in_containers(tmp_path / "mine", root)) == []
+    assert list(bytes_left_in_containers(tmp_path / "none", root)) == []
 
 
 # The door
@@ -247,7 +247,7 @@ def refused(capsys: Capture, *argv: str) -> str:
 
 
 def cramped(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    monkeypatch.setattr(memory_estimate, "free", lambda device: left)
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: left)
 
 
 PARTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -265,7 +265,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
     cramped(monkeypatch, 50_000_000)
     plan, change = PARTS[part]
     with pytest.raises(UserError) as caught:
-        memory_estimate.refuse(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
+        memory_estimate.refuse_if_too_large(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
     assert str(caught.value).startswith("this run needs about ")
     assert f"B of it for {part.strip()}, and 50 MB are free; {change}" in str(caught.value)
 
@@ -280,11 +280,14 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
 def test_too_many_clients(method: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cramped(monkeypatch, 100_000_000)
     tables = {"method": method, "local": {"batch": 1}, "run": {"participation": 0.001}}
-    memory_estimate.refuse(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
+    memory_estimate.refuse_if_too_large(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
     with pytest.raises(UserError, match=f"for the states of clients, and 100 MB are free; {change}"):
-        memory_estimate.refuse(check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu")
+        memory_estimate.refuse_if_too_large(
+            check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu"
+        )
+    cohort = check({**tables, "run": {}})  # which is in memory
     with pytest.raises(UserError, match="for the states of clients, and 100 MB are free"):
-        memory_estimate.refuse(check({**tables, "run": {}}), FOOT, 10, [1] * 3000, 10, "cpu")  # a cohort is in memory
+        memory_estimate.refuse_if_too_large(cohort, FOOT, 10, [1] * 3000, 10, "cpu")
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
@@ -328,5 +331,5 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_estimate, "free", lambda device: None)
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: None)
     prepare(check({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))

@@ -23,13 +23,13 @@ from fedptr.engines.flower.server import deployed_run
 from fedptr.engines.flower.server.secure_aggregation import MODULUS, resolution
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.privacy.sum_only import only_sums
+from fedptr.privacy.secure_sums import sums_suffice
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
 
 pytestmark = pytest.mark.real
 
-SUMS = [name for name in all_methods() if only_sums(all_methods()[name](weighting="uniform"))]
+SUMS = [name for name in all_methods() if sums_suffice(all_methods()[name](weighting="uniform"))]
 RANGE = 1.0
 
 

@@ -13,7 +13,7 @@ from small_world import QUICK, World, part_for
 
 from fedptr.cli.commands import tables_from
 from fedptr.cli.main import main, parser
-from fedptr.compute.memory_estimate import Footprint, kept
+from fedptr.compute.memory_estimate import Footprint, kept_bytes
 from fedptr.errors import UserError
 from fedptr.methods import all_methods, get, make
 from fedptr.methods.fedavg import FedAvg
@@ -171,8 +171,8 @@ def test_resume_and_pickle(world: World, tmp_path: Path) -> None:
 
 def test_memory_counts_both() -> None:
     foot = Footprint(model=100, image=10)
-    alone = kept(make("fedptr", **QUICK), foot, 6, "client keeps")
-    assert kept(plus("scaffold"), foot, 6, "client keeps") == pytest.approx(100 + alone)
+    alone = kept_bytes(make("fedptr", **QUICK), foot, 6, "client")
+    assert kept_bytes(plus("scaffold"), foot, 6, "client") == pytest.approx(100 + alone)
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

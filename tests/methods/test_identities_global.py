@@ -13,7 +13,7 @@ from same_bits import same
 from small_world import CLASSES, LOCAL, SHAPE, World
 from torch import Tensor, nn
 
-from fedptr.compute.blocks import Blocked
+from fedptr.compute.blocks import BlockedTask
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.method import Site
@@ -315,7 +315,7 @@ def test_moon_in_blocks_is_the_same() -> None:
     x_g, w_p, w = three_models(world)
     x, y = world.clients[3].take(torch.arange(12))
     found = []
-    for task in (world.task, *(Blocked(world.task.model, SHAPE, CLASSES, block=5, threads=n) for n in (1, 3))):
+    for task in (world.task, *(BlockedTask(world.task.model, SHAPE, CLASSES, block=5, threads=n) for n in (1, 3))):
         site = Site(task, LOCAL, Key(0), 0, 4, world.clients[3])
         found.append(Moon().gradient(w, Batch(x, y), {"x": x_g}, {"w_i": w_p}, site))
     torch.testing.assert_close(found[1], found[0])

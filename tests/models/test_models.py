@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
-from fedptr.models.networks import MLP, ConvNet, LeNet, ModelPlan, ResNet18, build
+from fedptr.models.networks import MLP, ConvNet, LeNet, ModelPlan, ResNet18, build_model
 
 Shape = tuple[int, int, int]
 MNIST, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (3, 64, 64)
@@ -34,7 +34,7 @@ def count(model: torch.nn.Module) -> int:
     ],
 )
 def test_published_sizes(plan: ModelPlan, shape: Shape, classes: int, parameters: int) -> None:
-    model = build(plan, shape, classes)
+    model = build_model(plan, shape, classes)
     assert count(model) == parameters
     assert not list(model.buffers()), "statistics would have to be averaged"
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_second_order_gradients_are_right(model: object, shape: Shape) -> None:
 )
 def test_what_cannot_be_made_is_said(plan: ModelPlan, shape: Shape, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        build(plan, shape, 10)
+        build_model(plan, shape, 10)
 
 
 def test_smallest_images() -> None:

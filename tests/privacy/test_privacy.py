@@ -23,8 +23,8 @@ from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.privacy.differential import Privacy, epsilon, normal, uniform
-from fedptr.privacy.sum_only import only_sums, sends
+from fedptr.privacy.differential import Privacy, compute_epsilon, draw_normal, draw_uniform
+from fedptr.privacy.secure_sums import sent_entries, sums_suffice
 from fedptr.types import Reply, State
 
 needs_accountant = pytest.mark.skipif(
@@ -72,12 +72,12 @@ def test_noise_is_normal_with_the_stated_deviation(randomness: str) -> None:
 def test_random_numbers_are_never_zero_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for byte in (b"\x00", b"\xff", b"\x7f", b"\x80"):
         monkeypatch.setattr("os.urandom", lambda n, byte=byte: byte * n)
-        assert 0 < float(uniform(1, None, "noise")) < 1
+        assert 0 < float(draw_uniform(1, None, "noise")) < 1
     worst = b"\xff" * 7 + b"\x7f"  # the largest, and the smallest
     for word in (worst, b"\x00" * 7 + b"\x80"):
         monkeypatch.setattr("os.urandom", lambda n, word=word: word * (n // 8))
-        assert 0 < float(uniform(1, None, "noise")) < 1
-        assert bool(normal(3, None).isfinite().all())
+        assert 0 < float(draw_uniform(1, None, "noise")) < 1
+        assert bool(draw_normal(3, None).isfinite().all())
 
 
 def test_the_server_sees_as_many_replies_as_expected_whoever_replied(world: World) -> None:
@@ -146,14 +146,14 @@ def test_epsilon_is_an_upper_bound_and_not_far_from_the_tight_one(q: float, z: f
 
     event = GaussianDpEvent(z) if q == 1 else PoissonSampledDpEvent(q, GaussianDpEvent(z))
     tight = PLDAccountant().compose(event, T).get_epsilon(1e-5)
-    assert tight <= epsilon(q, z, T, 1e-5) <= 1.2 * tight
+    assert tight <= compute_epsilon(q, z, T, 1e-5) <= 1.2 * tight
 
 
 @needs_accountant
 def test_epsilon_of_full_participation_covers_the_exact_gaussian_mechanism() -> None:
     """Balle and Wang's formula for the δ of a Gaussian mechanism, at our ε, must not exceed ours."""
     z, T, delta = 2.0, 9, 1e-5
-    mu, eps = math.sqrt(T) / z, epsilon(1.0, z, T, delta)
+    mu, eps = math.sqrt(T) / z, compute_epsilon(1.0, z, T, delta)
     Phi = scipy.stats.norm.cdf
     exact = Phi(mu / 2 - eps / mu) - math.exp(eps) * Phi(-mu / 2 - eps / mu)
     assert 0 < exact <= delta
@@ -164,7 +164,7 @@ def test_epsilon_is_in_every_record_and_grows(world: World) -> None:
     runs = world.runs(quick("fedavg", weighting="uniform"), privacy=SEED)
     spent = [run.record["epsilon"] for run in runs]
     assert spent == sorted(set(spent))
-    assert spent[-1] == epsilon(1.0, 1.0, 6, 1e-5)
+    assert spent[-1] == compute_epsilon(1.0, 1.0, 6, 1e-5)
 
 
 @pytest.mark.parametrize("name", list(all_methods()))
@@ -176,8 +176,8 @@ def test_methods_are_refused_by_name_with_the_reason_or_fit(name: str) -> None:
         with pytest.raises(UserError, match=f"{name} {reason[name]}"):
             Privacy(clip=1.0).check(method, rounds)
     else:
-        assert sends(method) == {"w"}
-        assert only_sums(method)
+        assert sent_entries(method) == {"w"}
+        assert sums_suffice(method)
         if importlib.util.find_spec("dp_accounting"):
             Privacy(clip=1.0).check(method, rounds)
     if name in OWN_STEPS:
@@ -192,7 +192,7 @@ def test_a_method_of_ones_own_that_looks_at_single_replies_is_found_out() -> Non
         def aggregate(self, server: State, replies: list[Reply], site: Site) -> State:
             return {**server, "x": torch.stack([r.state["w"] for r in replies]).median(0).values}
 
-    assert not only_sums(Median())
+    assert not sums_suffice(Median())
 
 
 @pytest.mark.parametrize(
@@ -255,5 +255,5 @@ def test_a_private_run_says_what_it_protects(tmp_path: Path, capsys: pytest.Capt
         assert words in told.out
         assert "ε" in told.err
         summary = json.loads((out / "summary.json").read_text())
-        assert summary["privacy"]["epsilon"] == epsilon(1.0, 1.0, 2, 1e-5)
+        assert summary["privacy"]["epsilon"] == compute_epsilon(1.0, 1.0, 2, 1e-5)
         assert main(["resume", str(out)]) == 0

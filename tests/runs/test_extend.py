@@ -275,7 +275,7 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
     out = run(tmp_path / "run", 3, *SCAFFOLD)
     images = len(runner.prepare(load_plan(out)).dataset.train_y)
     task = runner.prepare(load_plan(out)).task
-    each = choose.work(load_plan(out), task, images) / 3
+    each = choose.estimate_flops(load_plan(out), task, images) / 3
     monkeypatch.setattr(choose, "LONG", 4.5 * each)
     said = resume(out, capsys, "--rounds", "6")
     assert "goes on as it was begun (blocks); a run of 6 rounds from the start would be computed otherwise" in said

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from fedptr.cli.main import main
 from fedptr.data.load import load
 from fedptr.data.to_samples import to_samples
-from fedptr.models.networks import ModelPlan, build
+from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.folder import fresh_name
 from fedptr.runs.rounds_file import jsonable
 
@@ -100,7 +100,7 @@ def test_what_a_folder_holds(made: Path) -> None:
 
 def test_the_weights_load_into_the_model_and_give_the_recorded_accuracy(made: Path) -> None:
     dataset = load("digits")
-    model = build(ModelPlan("mlp", width=8), (1, 8, 8), 10)
+    model = build_model(ModelPlan("mlp", width=8), (1, 8, 8), 10)
     model.load_state_dict(load_file(made / "weights.safetensors"))
     _, test = to_samples(dataset, "cpu")
     x, y = test.take(torch.arange(len(test)))

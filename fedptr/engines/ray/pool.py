@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fedptr.compute.choose import cores
+from fedptr.compute.choose import count_cores
 from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError
@@ -110,7 +110,7 @@ def connect(ray: Any, machine: MachinePlan) -> None:
         if machine.ray_address:
             ray.init(machine.ray_address, **quiet)
         else:  # not None, which may be a cluster named by the environment
-            cpus = machine.workers * threads_of(machine) or max(cores(), threads_of(machine))
+            cpus = machine.workers * threads_of(machine) or max(count_cores(), threads_of(machine))
             ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
     except Exception as error:  # no cluster, another version of Ray or Python, no room …
         where = f"connect to {machine.ray_address}" if machine.ray_address else "start on this machine"

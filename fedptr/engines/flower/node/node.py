@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import fedptr
-from fedptr.compute.choose import fast
+from fedptr.compute.choose import choose_backend
 from fedptr.core.federation import visit_client
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
@@ -111,7 +111,7 @@ class Node:
             self.consent(plan.model.name)
             device = choose_device(plan.machine.device)
             dataset = translated(self.dataset, agreed)
-            task = fast(plan, make_task(plan, dataset, device), agreed.images)
+            task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
             train, test = to_samples(dataset, device)
             mine = train if self.rows is None else train.part(torch.tensor(self.rows))
             self.made = key, plan, task, mine, test

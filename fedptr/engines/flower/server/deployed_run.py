@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from fedptr import atomic_files
 from fedptr.atomic_files import Header, write_text
-from fedptr.compute.choose import fast
+from fedptr.compute.choose import choose_backend
 from fedptr.core.federation import Run, federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -125,7 +125,7 @@ def prepare(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classif
     """The task as the nodes make it, and the server's test set where it has one."""
     device = choose_device(plan.machine.device)
     dataset = imaginary(agreed) if own is None else translated(own, agreed)
-    task = fast(plan, make_task(plan, dataset, device), agreed.images)
+    task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
     return task, None if own is None else to_samples(dataset, device)[1]
 
 

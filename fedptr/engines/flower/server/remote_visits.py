@@ -23,7 +23,7 @@ from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.privacy.differential import Privacy
-from fedptr.privacy.sum_only import entries, trains
+from fedptr.privacy.secure_sums import is_training_message, reply_entries
 from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
@@ -103,7 +103,7 @@ class Remote:
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
         answers = self.courier.ask("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
-        names, trained = entries(method, msg, some), trains(method, msg, some)
+        names, trained = reply_entries(method, msg, some), is_training_message(method, msg, some)
         visits, failures = dict[int, Visit](), dict[int, str]()
         for i in sorted(orders):
             node = self.roster.nodes[i]
@@ -131,7 +131,7 @@ class Remote:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
         from fedptr.engines.flower.server.secure_aggregation import UnmaskableError, collect, resolution
 
-        x, names = msg["x"], sorted(entries(method, msg, sites[min(sites)]))
+        x, names = msg["x"], sorted(reply_entries(method, msg, sites[min(sites)]))
         shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]
         weights = {i: sites[i].size if method.weighting == "samples" else 1 for i in orders}
         clip = self.privacy.clip and self.privacy.clip - len(x) ** 0.5 * resolution(self.privacy.range)

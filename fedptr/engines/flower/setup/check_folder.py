@@ -16,7 +16,7 @@ from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup.init_federation import federation_of, read_register
 from fedptr.errors import UserError
-from fedptr.models.networks import ModelPlan, build
+from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import load_data
 from fedptr.runs.runner import load_plan
 
@@ -98,7 +98,7 @@ def own_models(folder: Path) -> Iterator[Finding]:
 
             def made(name: str = name) -> str:
                 with contextlib.chdir(folder):  # where the node's worker is
-                    model = build(ModelPlan(name), (channels, height, width), len(dataset.classes))
+                    model = build_model(ModelPlan(name), (channels, height, width), len(dataset.classes))
                 return f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
             yield from attempt(f"the model {name}", made)

@@ -22,9 +22,9 @@ from fedptr.types import Reply, State
 SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the made-up replies
 
 
-def entries(method: Method, msg: State, site: Site) -> set[str]:
+def reply_entries(method: Method, msg: State, site: Site) -> set[str]:
     """What a reply to this message consists of: the method is asked, with one imaginary sample."""
-    here, client = imaginary(method, msg, site)
+    here, client = make_imaginary_client(method, msg, site)
     answer = method.answer(msg, client, here)
     if answer is not None:
         return set(answer)
@@ -32,13 +32,13 @@ def entries(method: Method, msg: State, site: Site) -> set[str]:
     return set(reply) | ({"buffers"} if "buffers" in msg and reply else set())
 
 
-def trains(method: Method, msg: State, site: Site) -> bool:
+def is_training_message(method: Method, msg: State, site: Site) -> bool:
     """Whether a client trains when it gets this message, and does not only answer."""
-    here, client = imaginary(method, msg, site)
+    here, client = make_imaginary_client(method, msg, site)
     return method.answer(msg, client, here) is None
 
 
-def imaginary(method: Method, msg: State, site: Site) -> tuple[Site, State]:
+def make_imaginary_client(method: Method, msg: State, site: Site) -> tuple[Site, State]:
     """A client with one sample, and its state."""
     x, task = msg["x"], site.task
     data = Samples(torch.zeros(1, *task.shape, device=x.device), torch.zeros(1, dtype=torch.int64, device=x.device))
@@ -46,62 +46,64 @@ def imaginary(method: Method, msg: State, site: Site) -> tuple[Site, State]:
     return here, method.client_init(x, here)
 
 
-def asks(method: Method) -> bool:
+def asks_question(method: Method) -> bool:
     """Whether it has a question before the broadcast."""
-    site = small_site()
+    site = make_small_site()
     return method.ask(method.server_init(site.task.init(), site), site) is not None
 
 
-def sends(method: Method) -> set[str]:
+def sent_entries(method: Method) -> set[str]:
     """What a client sends after training."""
-    site = small_site()
+    site = make_small_site()
     server = method.server_init(site.task.init(), site)
     question = method.ask(server, site)
     if question is not None:
-        server = method.learn(server, made_up(entries(method, question, site), site), site)
-    return entries(method, method.broadcast(server, site)[0], site)
+        server = method.learn(server, make_up_replies(reply_entries(method, question, site), site), site)
+    return reply_entries(method, method.broadcast(server, site)[0], site)
 
 
-def only_sums(method: Method) -> bool:
+def sums_suffice(method: Method) -> bool:
     """Whether the mean of the replies, with the method's own weights, is all its server needs.
 
     >>> from fedptr.methods import get
-    >>> [only_sums(get(name)()) for name in ("fedavg", "feddyn", "fedcm")]
+    >>> [sums_suffice(get(name)()) for name in ("fedavg", "feddyn", "fedcm")]
     [True, True, False]
-    >>> only_sums(get("feddyn")(weighting="samples"))
+    >>> sums_suffice(get("feddyn")(weighting="samples"))
     False
     """
-    site = small_site()
+    site = make_small_site()
     server = method.server_init(site.task.init(), site)
     question = method.ask(server, site)
     if question is not None:
-        answers = made_up(entries(method, question, site), site)
-        server, other = method.learn(server, answers, site), method.learn(server, copies(method, answers), site)
-        if not alike(server, other):
+        answers = make_up_replies(reply_entries(method, question, site), site)
+        other = method.learn(server, replace_by_mean(method, answers), site)
+        server = method.learn(server, answers, site)
+        if not states_agree(server, other):
             return False
     msg, server = method.broadcast(server, site)
-    replies = made_up(entries(method, split_log(msg)[0], site), site)
-    return alike(method.aggregate(server, replies, site), method.aggregate(server, copies(method, replies), site))
+    replies = make_up_replies(reply_entries(method, split_log(msg)[0], site), site)
+    other = method.aggregate(server, replace_by_mean(method, replies), site)
+    return states_agree(method.aggregate(server, replies, site), other)
 
 
-def copies(method: Method, replies: list[Reply]) -> list[Reply]:
+def replace_by_mean(method: Method, replies: list[Reply]) -> list[Reply]:
     """The same replies, if the server were to see nothing but their mean."""
     mean = {name: method.mean(replies, name) for name in replies[0].state}
     return [reply._replace(state=mean) for reply in replies]
 
 
-def small_site() -> Site:
+def make_small_site() -> Site:
     """A server with the smallest model there is; what it computes depends on no model."""
     with Key(0).fixed("init"):
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     return Site(Classification(model, (1, 2, 2), 2, "cpu"), Local(), Key(0), 0, 2 * len(SIZES))
 
 
-def made_up(names: set[str], site: Site) -> list[Reply]:
+def make_up_replies(names: set[str], site: Site) -> list[Reply]:
     x = site.task.init()
     draws = [{name: torch.randn(len(x), generator=Key(i)(name), dtype=x.dtype) for name in names} for i in range(3)]
     return [Reply(i, SIZES[i], draw, STEPS[i]) for i, draw in enumerate(draws)]
 
 
-def alike(one: State, other: State) -> bool:
+def states_agree(one: State, other: State) -> bool:
     return all(torch.allclose(one[name], other[name], atol=1e-4) for name in one)
