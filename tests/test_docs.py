@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from small_world import World
+from wait_until import PATIENCE
 
 from fedptr.cli.commands import tables_from
 from fedptr.cli.main import parser
@@ -39,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("material", reason="fedptr[docs] is not installed")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -149,7 +150,9 @@ from fedptr.cli.main import main
 assert main(["methods", "fedfade"]) == 0
 assert main(["run", "--method", "fedfade", "--set", "method.fade=2"]) == 2
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert "factor on it per round" in done.stdout
     assert done.stderr == "fedptr: method.fade must be at most 1, not 2\n"
@@ -163,7 +166,7 @@ assert main(["run", "--method", "fedfade", "--set", "method.fade=2"]) == 2
 
 def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text("import torch\ntorch.set_num_threads(1)\n" + "\n".join(blocks("add-method.md")))
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     accuracy = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(accuracy) == 20

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from wait_until import PATIENCE
 
 from fedptr.cli.commands import tables_from
 from fedptr.cli.main import parser
@@ -41,7 +42,7 @@ def accuracies(*command: str | Path, cwd: Path) -> list[float]:
     """The percentages a command prints, line by line."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
+        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return [float(number) / 100 for number in re.findall(r"accuracy +([\d.]+)%", done.stdout)]
@@ -189,7 +190,9 @@ def readme() -> str:
 def test_the_readme_example_runs(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     (tmp_path / "example.py").write_text(f"import torch\ntorch.set_num_threads(1)\ntorch.manual_seed(0)\n{code}")
-    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) > 0.8
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audited_runs import QUICK, Capture, audit, copied, noise, refused, run, saved, stamps
-from wait_until import until
+from wait_until import PATIENCE, until
 
 from fedptr.cli.main import main
 from fedptr.data.split import Split
@@ -33,9 +33,9 @@ def test_a_killed_audit_goes_on(trained: Path, tmp_path: Path) -> None:
     for how in (signal.SIGKILL, signal.SIGTERM):
         known = len(stamps(hit))
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        until(lambda known=known: len(stamps(hit)) > known, "a shadow", 120, every=0.002)  # type: ignore[misc]
+        until(lambda known=known: len(stamps(hit)) > known, "a shadow", every=0.002)  # type: ignore[misc]
         process.send_signal(how)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == (-9 if how == signal.SIGKILL else 128 + 15), said
         assert ("the same command goes on" in said) == (how == signal.SIGTERM)
         assert len(stamps(hit)) < 4
@@ -58,10 +58,10 @@ def test_the_jobs_of_a_killed_audit_end_with_it(trained: Path, tmp_path: Path) -
         return [word for words in found if "fedptr.jobs.run_job" in words for word in words if str(hit) in word]
 
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        until(lambda: len(jobs()) == 2, "two shadows at a time", 120)
+        until(lambda: len(jobs()) == 2, "two shadows at a time")
         process.kill()
-    until(lambda: not jobs(), "the end of the jobs", 20)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    until(lambda: not jobs(), "the end of the jobs")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
 
 

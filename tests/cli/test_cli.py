@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from wait_until import PATIENCE
 
 from fedptr.cli.main import main
 from fedptr.errors import ClientError
@@ -258,7 +259,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capture, monkeypatc
 
 
 def test_without_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(tmp_path: Path) -> None:
-    out, err = fedptr("run", *TINY, "--method", "fedavg", "--out", str(tmp_path / "out")).communicate(timeout=120)
+    out, err = fedptr("run", *TINY, "--method", "fedavg", "--out", str(tmp_path / "out")).communicate(timeout=PATIENCE)
     first, second = err.splitlines()
     assert first.startswith("fedavg: round 1/2  accuracy ")
     assert "s/round" in first
@@ -287,7 +288,7 @@ def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
             break
         shown += part
     os.close(ours)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert out.startswith("fedavg: accuracy")
     text = shown.decode()
@@ -301,7 +302,7 @@ def test_asked_to_stop_it_finishes_the_round_and_says_how_to_go_on(tmp_path: Pat
     try:
         assert process.stderr.readline().startswith("fedavg: round 1/100000")
         process.send_signal(stop)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 128 + stop, err
@@ -317,4 +318,4 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) in (1, 141)  # rich says 1, our own prints 141
+    assert process.wait(timeout=PATIENCE) in (1, 141)  # rich says 1, our own prints 141

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from wait_until import PATIENCE
 
 from fedptr.compute import cpp_extension, malloc
 from fedptr.compute.convnet_cpp import ConvNetCppTask, is_supported
@@ -309,6 +310,6 @@ def test_several_processes_may_build_it_at_once(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     for process in running:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert out.strip() == "True", err
     assert [path.suffix for path in tmp_path.iterdir()] == [".so"], "and nothing is left lying about"

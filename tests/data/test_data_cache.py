@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from wait_until import PATIENCE
 
 from fedptr.cli import data as commands
 from fedptr.data import load
@@ -146,7 +147,7 @@ def test_processes_building_at_once(source, tmp_path):
         subprocess.Popen([sys.executable, "-c", PROGRAM, source], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(4)
     ]
-    outputs = [run.communicate(timeout=60) for run in runs]
+    outputs = [run.communicate(timeout=PATIENCE) for run in runs]
     assert [run.returncode for run in runs] == [0] * 4, outputs
     expected = f"{cache_of(tmp_path) / 'train_x.npy'} {X.sum()}\n".encode()
     assert outputs == [(expected, b"")] * 4

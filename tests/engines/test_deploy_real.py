@@ -20,8 +20,9 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
-from deployed_federation import SLOW, Federation3, federation, until
+from deployed_federation import Federation3, federation
 from small_plans import in_process, moving, plan_for
+from wait_until import PATIENCE, until
 
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import launch_run
@@ -132,7 +133,7 @@ def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -
 
 @faults
 def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does(tmp_path: Path) -> None:
-    plan = plan_for("fedptr", rounds=5)
+    plan = plan_for("fedptr", rounds=12)
     with federation(tmp_path / "f", plan, prepare(plan).split, min_replies=3, round_timeout=60.0) as lab:
         lab.begin()
         lab.reach(2)
@@ -140,11 +141,11 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
         until(lambda: not launch_run.held(lab.run), "the end of the run's own process")
         for what in ("a", "b", "command"):
             lab.kill(what)
-        assert len(lab.rounds()) < 5
+        assert len(lab.rounds()) < 12
         lab.start_server()
         lab.start_node("a")
         lab.start_node("b")
-        assert lab.command("resume", str(lab.run)).wait(2 * SLOW) == 0, lab.log("command")
+        assert lab.command("resume", str(lab.run)).wait(PATIENCE) == 0, lab.log("command")
         assert lab.summary()["weights_sha256"] == moving(in_process(plan))
         assert {record["attempt"] for record in lab.rounds()} == {1, 2}
 
@@ -224,6 +225,6 @@ def test_the_simulation_gives_the_weights_of_the_in_process_engine(name: str, tm
     (tmp_path / "plan.toml").write_text(plan.toml())
     out = tmp_path / name
     command = [sys.executable, "-m", "fedptr", "deploy", "simulate", str(tmp_path / "plan.toml"), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SLOW, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     assert finished(out)[0]["weights_sha256"] == moving(in_process(plan))

@@ -19,7 +19,7 @@ import pytest
 from same_bits import equal, outcome, same, untimed
 from small_world import QUICK, part_for
 from tiny_runs import HALF, rounds_written
-from wait_until import until
+from wait_until import PATIENCE, until
 
 from fedptr.cli.main import main
 from fedptr.compute.workload import MachinePlan
@@ -345,16 +345,14 @@ def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
             command, env={**os.environ, "FEDPTR_TEST": str(tmp_path)}, stderr=subprocess.PIPE, start_new_session=True
         )
         try:
-            until(
-                lambda b=before, p=process: rounds_written(out) > b + 3 or p.poll() is not None, "the next rounds", 240
-            )
+            until(lambda b=before, p=process: rounds_written(out) > b + 3 or p.poll() is not None, "the next rounds")
             assert len(marked(mark)) > 3
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-            err = process.communicate(timeout=60)[1].decode()
+            err = process.communicate(timeout=PATIENCE)[1].decode()
         finally:
             process.kill()
         assert process.returncode == code, err
         assert "Traceback" not in err
-        until(lambda: not marked(mark), "the end of all processes", 30)
+        until(lambda: not marked(mark), "the end of all processes")
         command = [sys.executable, "-m", "fedptr", "resume", str(out)]
     shutil.rmtree(out)

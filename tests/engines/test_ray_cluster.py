@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tiny_runs import HALF, rounds_written
-from wait_until import until
+from wait_until import PATIENCE, until
 
 from fedptr.cli.main import main
 from fedptr.engines.ray import pool
@@ -33,7 +33,7 @@ def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
         command = [str(RAY), "start", "--num-cpus=1", "--block", *argv]
         process = subprocess.Popen(command, stdout=words, stderr=words, env=env, start_new_session=True)
     try:
-        until(lambda: b"Ray runtime started" in log.read_bytes() or process.poll() is not None, "the node", 120)
+        until(lambda: b"Ray runtime started" in log.read_bytes() or process.poll() is not None, "the node")
         assert process.poll() is None, log.read_text()
         yield process
     finally:
@@ -43,7 +43,7 @@ def machine(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
 def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 def free_port() -> int:
@@ -65,9 +65,9 @@ def test_a_cluster_that_loses_a_machine_gives_the_same_bits(tmp_path: Path) -> N
         ):
             argv = [sys.executable, "-m", "fedptr", *ARGV, "--engine", "ray", "--ray-address", address]
             process = subprocess.Popen([*argv, "--out", str(out)], stderr=subprocess.PIPE)
-            until(lambda: rounds_written(out) > 9 or process.poll() is not None, "the tenth round", 240)
+            until(lambda: rounds_written(out) > 9 or process.poll() is not None, "the tenth round")
             end(other)
-            words = process.communicate(timeout=240)[1].decode()
+            words = process.communicate(timeout=PATIENCE)[1].decode()
     assert process.returncode == 0, words
     assert "Traceback" not in words
     assert main([*ARGV, "--out", str(tmp_path / "here")]) == 0

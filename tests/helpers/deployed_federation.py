@@ -10,29 +10,23 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-import wait_until
+from wait_until import PATIENCE, until
 
 from fedptr.data.split import Split
 from fedptr.engines.flower.setup import launch_run
 from fedptr.engines.flower.setup.init_federation import Federation, init
 from fedptr.runs.plan import Plan
 
-SLOW = 300.0  # seconds; this machine may be busy, with another federation too
-
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    return wait_until.until(true, what, SLOW)
 
 
 class Federation3:
@@ -83,7 +77,7 @@ class Federation3:
                     os.kill(child, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
-        process.wait(30)
+        process.wait(PATIENCE)
 
     @contextlib.contextmanager
     def frozen(self, what: str) -> Iterator[None]:
@@ -101,7 +95,7 @@ class Federation3:
         (self.server / "plan.toml").write_text(plan.toml())
         self.run = self.server / f"run-{name}"
         done = self.command("deploy", "run", str(self.server), "--out", str(self.run))
-        assert done.wait(SLOW) == 0, self.log("command")
+        assert done.wait(PATIENCE) == 0, self.log("command")
 
     def begin(self) -> subprocess.Popen[bytes]:
         """`fedptr deploy run`, in the background."""

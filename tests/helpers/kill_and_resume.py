@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from same_bits import outcome
+from wait_until import PATIENCE
 
 METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s", "naive")
 ROUNDS = 60
@@ -79,7 +80,7 @@ def killed_run(
     """One run killed `kills` times, compared with one left alone."""
     alone, hit = work / "alone", work / "hit"
     process = start(*settings(method, participation, rounds), "--out", str(alone))
-    _, err = process.communicate(timeout=600)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()
     seen: Counter[str] = Counter()
     done = 0
@@ -95,7 +96,7 @@ def killed_run(
         seen[where(hit)] += 1
         done += 1
     process = go_on(method, participation, rounds, hit)
-    _, err = process.communicate(timeout=600)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, f"{method}: {err.decode()}"
     assert outcome(hit) == outcome(alone), f"{method} at {participation}: a resumed run differs"
     assert len(list((hit / "checkpoint").glob("server-*"))) >= 1

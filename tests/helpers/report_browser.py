@@ -28,8 +28,8 @@ def emulate(browser: Any, width: int | None) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def wait(browser: Any, condition: str, seconds: float = 20) -> Any:
-    return until(lambda: browser.execute_script(f"return {condition}"), condition, seconds)
+def wait(browser: Any, condition: str) -> Any:
+    return until(lambda: browser.execute_script(f"return {condition}"), condition)
 
 
 def draw_all(browser: Any) -> int:

@@ -1,18 +1,27 @@
-"""Waiting for other processes."""
+"""Waiting for other processes: for what they do, not for a time."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = 600.0  # seconds; the machine may be slow or busy, so only what hangs takes longer
 
 
-def until(true: Callable[[], T], what: str, seconds: float, every: float = 0.05) -> T:
+def until(true: Callable[[], T], what: str, every: float = 0.05) -> T:
     """What it is, as soon as it is true."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not (found := true()):
-        assert time.monotonic() < end, f"{what} did not happen within {seconds:g} s"
+        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:g} s"
         time.sleep(every)
     return found
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of this signal. On Linux."""
+    (caught,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

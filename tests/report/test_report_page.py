@@ -17,7 +17,7 @@ from made_runs import made_run
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from report_browser import EVIL, FLAGS, click, draw_all, emulate, errors, plot, report, wait
-from wait_until import until
+from wait_until import PATIENCE, until
 
 from fedptr.cli.main import main
 from fedptr.runs import summary
@@ -193,7 +193,7 @@ def test_charts_are_saved_as_png_and_svg(opened: Any, tmp_path: Path) -> None:
         for ending in ("png", "svg"):
             click(opened, f"#group0 figure[data-chart={kind}] button[data-export={ending}]")
             path = tmp_path / f"fedptr-{kind}-1.{ending}"
-            until(path.exists, f"the download of {path.name}", 20)
+            until(path.exists, f"the download of {path.name}")
             if ending == "png":
                 with Image.open(path) as image:
                     assert image.size[0] == 2000
@@ -235,17 +235,17 @@ def first_chart(page: Path, profile: Path) -> float:
     process = subprocess.Popen([*command, told.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = profile / "DevToolsActivePort"
-        until(lambda: port.exists() and port.read_text(), "Chromium's start", 40)
+        until(lambda: port.exists() and port.read_text(), "Chromium's start")
         where = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
 
         def said() -> list[str]:
             with urllib.request.urlopen(where, timeout=10) as answer:
                 return [one["title"][6:] for one in json.load(answer) if one["title"].startswith("first ")]
 
-        return float(until(said, "the first chart", 60)[0]) / 1000
+        return float(until(said, "the first chart")[0]) / 1000
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
