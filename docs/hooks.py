@@ -1,7 +1,8 @@
 """For MkDocs: a page per method, made from its code, so that it cannot be out of date.
 
-The rule comes from the tables in methods.md, the numbered details from the module docstrings, the settings and the
-cost from the class. `results/METHOD.md` and `results/choose.md` are put in where they exist.
+Rule, cost, theory and settings come from the class, the numbered details from the module docstrings. A page says
+`<!-- methods -->` where it wants the table of all methods. `results/METHOD.md` and
+`results/choose.md` are put in where they exist.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from mkdocs.structure.pages import Page
 from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.pull import Pull
 from fedptr.reproduce.tables import bars
 from fedptr.settings import describe_type
 
@@ -53,7 +53,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     markdown = markdown.replace("../benchmarks/RESULTS.md", "benchmarks.md")
     markdown = re.sub(r"\[([^]]+)\]\(\.\./((?:fedptr|results)/[^)]+)\)", r"\1 (`\2`)", markdown)  # not on the site
-    markdown = markdown.replace("<!-- costs -->", costs()).replace("<!-- pulls -->", pulls())
+    for marker, make in MARKERS.items():
+        markdown = markdown.replace(f"<!-- {marker} -->", make())
     return re.sub(r"<!-- results/(\S+) -->", lambda found: results(found[1]), markdown)
 
 
@@ -63,12 +64,13 @@ def page(method: type[Method]) -> str:
     parts = [
         f"# {method.name}",
         f"{sentence(method.idea)}",
-        f"```text\n{rule(method.name)}\n```",
+        f"```text\n{in_formulas(method)}\n```",
         "| " + " | ".join(cost) + " |",
         "|" + "---|" * len(cost),
         "| " + " | ".join(cost.values()) + " |",
         "\nDown and up: sent per client and round. Keeps: between rounds. All in model sizes.\n",
         f"**Cite:** {method.cite}",
+        theory(method),
         "## How it is done here",
         *(prose(module) for module in modules(method)),
         "Each deviation from a paper is one of these details or one of these settings.",
@@ -90,25 +92,15 @@ def sentence(text: str) -> str:
     return words[0].upper() + words[1:] + "."
 
 
-def rule(name: str) -> str:
-    """Where a method starts if not at x, its local step, and the server's where it is not the mean."""
-    local, server = rules().get(name, ("see its code", ""))
-    start = "w ← w̃, the projected model\n" if issubclass(all_methods()[name], Pull) else ""
-    if server:
-        direction, comma, where = local.partition(", ")
-        return f"w ← w − η_l · ({direction}){comma}{where}\n{server}"
-    return f"{start}w ← w − η_l · (∇L_i(w) + pull)\npull = {local.replace('–', '0')}"
+def in_formulas(method: type[Method]) -> str:
+    """A round of the method, as it declares it."""
+    return "\n".join(method.rule.in_words()) if method.rule else "see its code"
 
 
-def rules() -> dict[str, tuple[str, str]]:
-    """method -> its pull and nothing, or its local direction and the server's step, as in methods.md."""
-    tables = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| ([^|]+) \| ([^|]+) \|", tables, re.MULTILINE)
-    same = next((local for name, local, _ in rows if name == "fedptr"), "")
-    return {
-        name: (local.replace("the same", same), "" if re.fullmatch(r"\d / \d", next_) else next_)
-        for name, local, next_ in rows
-    }
+def theory(method: type[Method]) -> str:
+    """Where theory sees it end on quadratics, a line for each of its rows in the oracle's table."""
+    lines = [f"- {row.row}: {row.because}." for row in method.oracle]
+    return "\n".join(["On quadratics with a known optimum ([the oracle](../oracle.md)):", "", *lines]) if lines else ""
 
 
 def modules(method: type[Method]) -> list[Any]:
@@ -152,12 +144,45 @@ def costs() -> str:
     return "\n".join(lines)
 
 
-def pulls() -> str:
-    """The one line in which each method differs: what is added to the gradient, or the direction instead of it."""
-    lines = ["| method | idea | added to ∇L_i(w), or instead of it |", "|---|---|---|"]
+def families() -> dict[str, list[type[Method]]]:
+    """The methods of each family."""
+    found: dict[str, list[type[Method]]] = {}
+    for method in all_methods().values():
+        found.setdefault(method.family, []).append(method)
+    return found
+
+
+def table_of_methods() -> str:
+    """A row a method, the families one after another."""
+    head = ["method", "local direction", "server's step", "sent down / up", "client keeps", "server keeps"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for family, members in families().items():
+        lines.append(f"| **{family}** |" + " |" * (len(head) - 1))
+        for method in members:
+            also = f" ({', '.join(method.aliases)})" if method.aliases else ""
+            link = f"[{method.name}](methods/{method.name}.md){also}"
+            cost = method.cost.in_words()
+            kept = ("–" if cost[key] == "0" else cost[key] for key in ("client keeps", "server keeps"))
+            row = [link, *directions(method), f"{cost['down']} / {cost['up']}", *kept]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def directions(method: type[Method]) -> tuple[str, str]:
+    """A local step, with where it starts and what its symbols are, and the server's step."""
+    if not method.rule:
+        return "see its code", "see its code"
+    rule = method.rule
+    start = f"from {rule.start}" if rule.start != "x" else ""
+    return ", ".join(part for part in (rule.local, start, rule.where) if part), rule.server
+
+
+def ideas() -> str:
+    """Each method in a line, with what it does differently from FedAvg."""
+    lines = ["| method | idea | local direction, or the server's step |", "|---|---|---|"]
     for name, method in all_methods().items():
-        local, server = rules().get(name, ("–", ""))
-        shown = "–, but " + server if local == "∇L_i(w)" else local
+        local, server = directions(method)
+        shown = server if local == FedAvg.rule.local else local
         lines.append(f"| [{name}](methods/{name}.md) | {sentence(method.idea)} | {shown} |")
     return "\n".join(lines)
 
@@ -223,3 +248,6 @@ def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     several = "" if cell["gap_ci95"] is None else f" ± {cell['gap_ci95']:.1f}"
     paper = f" ({cell['paper_gap']:+z.1f}), {cell['verdict']}" if cell["paper_gap"] is not None else ""
     return f"{cell['gap']:+z.1f}{several}{paper}"
+
+
+MARKERS = {"costs": costs, "ideas": ideas, "methods": table_of_methods}

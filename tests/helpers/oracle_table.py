@@ -1,4 +1,4 @@
-"""The rules of benchmarks/oracle.py, which makes the README's table; it is a program, not part of a package."""
+"""The rules of benchmarks/oracle.py, which prints the table in docs/oracle.md; it is a program, not in a package."""
 
 from __future__ import annotations
 
