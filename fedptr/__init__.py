@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from fedptr.core.local_training import Local as Local
     from fedptr.core.samples import Samples as Samples
     from fedptr.core.task import Classification as Classification
-    from fedptr.data.load import load as load
+    from fedptr.data.load import load_dataset as load_dataset
     from fedptr.data.partition import SplitPlan as SplitPlan
     from fedptr.data.partition import partition as partition
+
+    load = load_dataset
 
 # Imported when first used: `import fedptr` and `fedptr --help` do not import torch.
 _HOME = {
@@ -29,15 +31,17 @@ _HOME = {
     "Local": "core.local_training",
     "Samples": "core.samples",
     "Classification": "core.task",
-    "load": "data.load",
+    "load_dataset": "data.load",
     "partition": "data.partition",
     "SplitPlan": "data.partition",
 }
+_EARLIER = {"load": "load_dataset"}  # earlier names that keep working
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
+    name = _EARLIER.get(name, name)
     if name in _HOME:
         return getattr(importlib.import_module(f"fedptr.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedptr' has no attribute {name!r}")

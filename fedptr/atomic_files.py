@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, and that know whether they are still what was written.
+"""Files that are written completely or not at all, and that show whether they are still what was written.
 
-A sealed file is safetensors: tensors, and a JSON header whose `sha256` covers the tensors and the rest of the header.
-Nothing is unpickled. A write goes to a file beside the target, is flushed to the disk, and is renamed; a reader sees
-the old file or the new one, after a power cut too.
+A file of tensors is safetensors with a JSON header, whose `sha256` covers the tensors and the rest of the header.
+Nothing is unpickled. A write goes to a temporary file in the same folder, is flushed to disk, and is renamed: a reader
+sees the old file or the new one, even after a power cut.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from fedptr.types import State
 
@@ -36,32 +32,53 @@ def write_tensors(path: Path, tensors: State, header: Header) -> None:
         flush_to_disk(file)
 
 
+def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
+    """The tensors and the header of a file; raises DamagedFileError."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
+    return unpack_tensors(content, path.name, device)
+
+
 def pack_tensors(tensors: State, header: Header) -> bytes:
-    """The content of a sealed file."""
+    """The content of a file of tensors.
+
+    >>> import torch
+    >>> state, header = unpack_tensors(pack_tensors({"w": torch.tensor([1.0, 2.0])}, {"round": "3"}))
+    >>> state["w"].tolist(), header
+    ([1.0, 2.0], {'round': '3'})
+    """
+    from safetensors.torch import save
+
     # Clones, because states may share memory (a trail's last model is the server's) and a file's tensors may not.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return bytes(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
 
 
-def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
+def unpack_tensors(content: bytes, name: str = "it", device: str = "cpu") -> tuple[State, Header]:
+    """What `pack_tensors` was given; raises DamagedFileError, which calls the content `name`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     try:
-        content = path.read_bytes()
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-    except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DamagedFileError(f"{path.name} is not a sealed file ({type(error).__name__})") from None
+        raise DamagedFileError(f"{name} is not a sealed file ({type(error).__name__})") from None
     if not isinstance(header, dict) or not all(isinstance(value, str) for value in header.values()):
-        raise DamagedFileError(f"{path.name} has a damaged header")
+        raise DamagedFileError(f"{name} has a damaged header")
     expected = header.pop("sha256", "")
     if compute_checksum(tensors, header) != expected:
-        raise DamagedFileError(f"{path.name} does not match its checksum")
-    # Copies, because arithmetic may depend on where a tensor begins, and torch's own begin as those of the run did.
-    return {name: value.to(device, copy=True) for name, value in tensors.items()}, header
+        raise DamagedFileError(f"{name} does not match its checksum")
+    # Copies, because arithmetic may depend on a tensor's alignment, and copies are aligned as the run's own tensors.
+    return {key: value.to(device, copy=True) for key, value in tensors.items()}, header
 
 
 def compute_checksum(tensors: State, header: Header) -> str:
+    """The sha256 of tensors on the CPU and of a header."""
+    import torch
+
     shapes = [(name, str(value.dtype), list(value.shape)) for name, value in sorted(tensors.items())]
     digest = hashlib.sha256(json.dumps([sorted(header.items()), shapes]).encode())
     for _, value in sorted(tensors.items()):
@@ -78,9 +95,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yields the name to write to; it becomes `path` when that went well, and is removed when it did not."""
+    """Yields a temporary path to write to. It becomes `path` if the block succeeds, and is removed if it fails."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    scratch.unlink(missing_ok=True)  # of a process with this number that was killed
+    scratch.unlink(missing_ok=True)  # left by a killed process with this process's number
     try:
         yield scratch
         os.replace(scratch, path)

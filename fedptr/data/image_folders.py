@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedptr.data.dataset import Array
-from fedptr.data.readers import Raw, reading
+from fedptr.data.readers import RawDataset, explain_read_errors
 from fedptr.errors import UserError
 from fedptr.messages import progress_bar
 
@@ -16,28 +16,28 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", "
 Labelled = list[tuple[Path, int]]
 
 
-def tiny_imagenet(folder: Path) -> Raw:
+def read_tiny_imagenet(folder: Path) -> RawDataset:
     """`wnids.txt` says which classes there are, perhaps fewer than 200; the validation images are the test set."""
-    with reading(folder / "wnids.txt", "a list of classes"):
+    with explain_read_errors(folder / "wnids.txt", "a list of classes"):
         wnids = (folder / "wnids.txt").read_text().split()
-    with reading(folder / "words.txt", "a list of class names"):
+    with explain_read_errors(folder / "words.txt", "a list of class names"):
         lines = (folder / "words.txt").read_text().splitlines()
         words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     label = {wnid: k for k, wnid in enumerate(wnids)}
     train = [(path, label[wnid]) for wnid in wnids for path in _images(folder / "train" / wnid / "images")]
     annotations = folder / "val" / "val_annotations.txt"
-    with reading(annotations, "a list of image names and classes"):
+    with explain_read_errors(annotations, "a list of image names and classes"):
         rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines() if line]
         # `.name` keeps a hostile annotation inside the folder.
         test = [(folder / "val" / "images" / Path(name).name, label[wnid]) for name, wnid in rows if wnid in label]
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
     note = "" if len(wnids) == 200 else f"{len(wnids)} of 200 classes"
-    return Raw(*_decode(train, "RGB", (64, 64)), *_decode(test, "RGB", (64, 64)), classes=names, note=note)
+    return RawDataset(*_decode(train, "RGB", (64, 64)), *_decode(test, "RGB", (64, 64)), classes=names, note=note)
 
 
-def image_folder(folder: Path) -> Raw:
+def read_image_folder(folder: Path) -> RawDataset:
     """Own images as train/CLASS/*.png and test/CLASS/*.png, all of one size; gray only if every one of them is."""
-    classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=natural))
+    classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=natural_order))
     extra = sorted({p.name for p in _subfolders(folder / "test")} - set(classes))
     if extra:
         raise UserError(f"{folder / 'test' / extra[0]} has no counterpart in {folder / 'train'}; add or remove it")
@@ -49,7 +49,7 @@ def image_folder(folder: Path) -> Raw:
         raise UserError(f"{folder / 'test'} holds no images; put some there, in one folder per class")
     mode = "L" if all(_look(path)[0] in ("1", "L") for path, _ in train + test) else "RGB"
     size = _look(train[0][0])[1]
-    return Raw(*_decode(train, mode, size), *_decode(test, mode, size), classes=classes)
+    return RawDataset(*_decode(train, mode, size), *_decode(test, mode, size), classes=classes)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -62,10 +62,10 @@ def _images(folder: Path, optional: bool = False) -> list[Path]:
     found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES] if folder.is_dir() else []
     if not found and not optional:
         raise UserError(f"{folder} holds no images; restore them, or remove the class")
-    return sorted(found, key=lambda path: natural(path.name))
+    return sorted(found, key=lambda path: natural_order(path.name))
 
 
-def natural(name: str) -> tuple[list[str | int], str]:
+def natural_order(name: str) -> tuple[list[str | int], str]:
     """`2.png` before `10.png`: text and numbers alternate, so equal positions always compare alike."""
     return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))], name
 
@@ -73,7 +73,7 @@ def natural(name: str) -> tuple[list[str | int], str]:
 def _look(path: Path) -> tuple[str, tuple[int, int]]:
     from PIL import Image
 
-    with reading(path, "an image"), Image.open(path) as image:
+    with explain_read_errors(path, "an image"), Image.open(path) as image:
         return image.mode, image.size
 
 
@@ -95,7 +95,7 @@ def _decode(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, A
 def _pixels(path: Path, mode: str) -> Array:
     from PIL import Image
 
-    with reading(path, "an image"), Image.open(path) as image:
+    with explain_read_errors(path, "an image"), Image.open(path) as image:
         if image.mode[0] in "IF":
             raise ValueError("it has more than 8 bits per channel")
         if image.mode in (mode, "1", "L"):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fedptr.data.dataset import PARTS, Array
-from fedptr.data.readers import Raw, reading
+from fedptr.data.readers import RawDataset, explain_read_errors
 from fedptr.errors import UserError
 
 CHUNK = 1024  # images at a time, so that normalising never holds a float copy of the whole set
 
 
-def npz(path: Path) -> Raw:
+def read_npz(path: Path) -> RawDataset:
     """Keys train_x, train_y, test_x, test_y; optionally classes, mean and std (per channel, in units of the pixels).
 
     Images are [n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels: axis 1 holds the channels if its size is
@@ -25,7 +25,7 @@ def npz(path: Path) -> Raw:
         raise UserError(f"{path} may not be read; ask for the right to, or copy it")
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is not an .npz file; save it with np.savez")
-    with reading(path, "an .npz file"), np.load(path, allow_pickle=False) as file:
+    with explain_read_errors(path, "an .npz file"), np.load(path, allow_pickle=False) as file:
         missing = [key for key in PARTS if key not in file.files]
         if missing:
             raise UserError(f"{path} lacks {' and '.join(missing)}; save it with np.savez(path, {'=, '.join(PARTS)}=)")
@@ -35,7 +35,7 @@ def npz(path: Path) -> Raw:
     names = tuple(str(name) for name in np.atleast_1d(given["classes"])) if "classes" in given else ()
     train_x, test_x = _images(path, "train_x", train_x), _images(path, "test_x", test_x)
     train_y, test_y = _labels(path, "train_y", train_y), _labels(path, "test_y", test_y)
-    return Raw(train_x, train_y, test_x, test_y, names, mean, std)
+    return RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
 
 
 def _images(path: Path, key: str, x: Array) -> Array:
@@ -68,7 +68,7 @@ def _numbers(path: Path, key: str, values: Array) -> tuple[float, ...]:
     return tuple(float(value) for value in np.atleast_1d(values))
 
 
-def complete(path: Path, raw: Raw) -> Raw:
+def complete_own_data(path: Path, raw: RawDataset) -> RawDataset:
     """The own dataset with class names and normalisation filled in, or the one sentence that says what is wrong."""
     for part, x, y in (("train", raw.train_x, raw.train_y), ("test", raw.test_x, raw.test_y)):
         if len(x) != len(y):

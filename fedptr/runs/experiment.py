@@ -12,8 +12,8 @@ from fedptr.compute.choose import choose_backend
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
-from fedptr.data.dataset import Dataset, pooled, subset
-from fedptr.data.load import load
+from fedptr.data.dataset import Dataset, pool_parts, take_subset
+from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
 from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
@@ -37,14 +37,14 @@ class Experiment:
 def load_data(plan: DataPlan) -> Dataset:
     """The dataset a plan names, or its subset, or that with the test images among those clients are given."""
     try:
-        dataset = load(plan.name, plan.dir)
+        dataset = load_dataset(plan.name, plan.dir)
     except UserError as error:
         raise UserError(f"data: {error}") from None
     if plan.number and not plan.subset:
         raise UserError("data.number needs a size to be one of several subsets; set data.subset, or leave number at 0")
     n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
-    dataset = subset(dataset, plan.subset, n_test, plan.seed, plan.number)
-    return pooled(dataset) if plan.pool == "all" else dataset
+    dataset = take_subset(dataset, plan.subset, n_test, plan.seed, plan.number)
+    return pool_parts(dataset) if plan.pool == "all" else dataset
 
 
 def prepare(plan: Plan, split: Split | None = None) -> Experiment:

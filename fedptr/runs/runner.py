@@ -28,7 +28,7 @@ from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
 from fedptr.core.federation import Run, VisitCohort, federate
-from fedptr.data.dataset import digest
+from fedptr.data.dataset import dataset_digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -189,7 +189,7 @@ def finish_run(
 
 def identity(plan: Plan, experiment: Experiment) -> Header:
     """What must not have changed when a run goes on: the plan, the split, and the data."""
-    return {"plan": plan.digest, "split": experiment.split.sha256, "data": digest(experiment.dataset)}
+    return {"plan": plan.digest, "split": experiment.split.sha256, "data": dataset_digest(experiment.dataset)}
 
 
 def newest(

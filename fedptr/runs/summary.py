@@ -49,7 +49,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "rounds_sha256": history.digest.hexdigest(),
         "split_sha256": experiment.split.sha256,
         "split_draws": experiment.split.draws,
-        "data_sha256": dataset.digest(experiment.dataset),
+        "data_sha256": dataset.dataset_digest(experiment.dataset),
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedptr.data import image_folders, own_data, readers
-from fedptr.data.dataset import sha256
+from fedptr.data.dataset import array_sha256
 from fedptr.errors import UserError
 
 rng = np.random.default_rng(5)
@@ -108,15 +108,15 @@ def write_images(folder, mode="RGB"):
 
 COLOUR = (IMAGES[: 5 * N], LABELS[: 5 * N], IMAGES[5 * N :], LABELS[5 * N :])
 FORMS = [
-    (write_idx, readers.idx, (GRAY[:N], LABELS[:N], GRAY[N:], LABELS[N : 2 * N])),
-    (write_idx_plain, readers.idx, (GRAY[:N], LABELS[:N], GRAY[N:], LABELS[N : 2 * N])),
-    (write_cifar10_python, readers.cifar10_python, COLOUR),
-    (write_cifar10_old_numpy, readers.cifar10_python, COLOUR),
-    (write_cifar10_new_pickle, readers.cifar10_python, COLOUR),
-    (write_cifar10_binary, readers.cifar10_binary, COLOUR),
-    (write_cifar10_png, readers.cifar10_png, COLOUR),
-    (write_cifar100_python, readers.cifar100_python, COLOUR),
-    (write_cifar100_binary, readers.cifar100_binary, COLOUR),
+    (write_idx, readers.read_idx, (GRAY[:N], LABELS[:N], GRAY[N:], LABELS[N : 2 * N])),
+    (write_idx_plain, readers.read_idx, (GRAY[:N], LABELS[:N], GRAY[N:], LABELS[N : 2 * N])),
+    (write_cifar10_python, readers.read_cifar10_python, COLOUR),
+    (write_cifar10_old_numpy, readers.read_cifar10_python, COLOUR),
+    (write_cifar10_new_pickle, readers.read_cifar10_python, COLOUR),
+    (write_cifar10_binary, readers.read_cifar10_binary, COLOUR),
+    (write_cifar10_png, readers.read_cifar10_png, COLOUR),
+    (write_cifar100_python, readers.read_cifar100_python, COLOUR),
+    (write_cifar100_binary, readers.read_cifar100_binary, COLOUR),
 ]
 
 
@@ -126,12 +126,12 @@ def test_round_trip(tmp_path, write, read, expected):
     for got, put in zip(read(tmp_path)[:4], expected, strict=True):
         np.testing.assert_array_equal(got, put)
         assert got.dtype == (np.uint8 if put.ndim == 4 else np.int64)
-        assert sha256(got) == sha256(put)
+        assert array_sha256(got) == array_sha256(put)
 
 
 def test_tiny_imagenet(tmp_path):
     write_tiny(tmp_path)
-    raw = image_folders.tiny_imagenet(tmp_path)
+    raw = image_folders.read_tiny_imagenet(tmp_path)
     assert raw.classes == ("reel", "cat")
     assert raw.note == "2 of 200 classes"
     assert raw.train_x.shape == (6, 3, 64, 64)
@@ -144,7 +144,7 @@ def test_tiny_imagenet(tmp_path):
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
 def test_image_folder(tmp_path, mode, channels):
     write_images(tmp_path, mode)
-    raw = image_folders.image_folder(tmp_path)
+    raw = image_folders.read_image_folder(tmp_path)
     assert raw.classes == ("class2", "class10")
     assert raw.train_x.shape == (4, channels, 4, 5)
     assert raw.train_x[:, 0, 0, 0].tolist() == [2, 10, 52, 60]
@@ -155,14 +155,14 @@ def test_an_image_of_another_size_is_named(tmp_path):
     write_images(tmp_path)
     Image.new("RGB", (5, 5)).save(tmp_path / "train/class10/3.png")
     with pytest.raises(UserError, match=r"class10/3\.png is 5x5 pixels and not 5x4"):
-        image_folders.image_folder(tmp_path)
+        image_folders.read_image_folder(tmp_path)
 
 
 def test_a_test_class_without_training_images(tmp_path):
     write_images(tmp_path)
     (tmp_path / "test/other").mkdir()
     with pytest.raises(UserError, match="test/other has no counterpart"):
-        image_folders.image_folder(tmp_path)
+        image_folders.read_image_folder(tmp_path)
 
 
 def write_npz(folder):
@@ -171,9 +171,9 @@ def write_npz(folder):
 
 DAMAGED = [
     *(form[:2] for form in FORMS),
-    (write_tiny, image_folders.tiny_imagenet),
-    (write_images, image_folders.image_folder),
-    (write_npz, lambda folder: own_data.npz(folder / "own.npz")),
+    (write_tiny, image_folders.read_tiny_imagenet),
+    (write_images, image_folders.read_image_folder),
+    (write_npz, lambda folder: own_data.read_npz(folder / "own.npz")),
 ]
 
 

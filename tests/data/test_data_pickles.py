@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedptr.data import safe_pickle
-from fedptr.data.readers import cifar10_python
+from fedptr.data.readers import read_cifar10_python
 from fedptr.errors import UserError
 
 
@@ -49,7 +49,7 @@ def test_hostile_pickles_are_refused(tmp_path, kind, protocol):
     marker = tmp_path / "executed"
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(hostile(marker)[kind], protocol=protocol))
     with pytest.raises(UserError, match=r"data_batch_1 asks for .*so it was not read"):
-        cifar10_python(tmp_path)
+        read_cifar10_python(tmp_path)
     assert not marker.exists()
 
 
@@ -60,7 +60,7 @@ def test_the_stand_ins_cannot_be_changed(tmp_path, name):
     program = b"\x80\x02c" + name.encode() + b"\n}U\x03fooK\x01sb."
     (tmp_path / "data_batch_1").write_bytes(program)
     with pytest.raises(UserError):
-        cifar10_python(tmp_path)
+        read_cifar10_python(tmp_path)
     assert {kind: dict(vars(kind)) for kind in safe_pickle.ALLOWED.values()} == before
 
 
@@ -68,4 +68,4 @@ def test_the_stand_ins_cannot_be_changed(tmp_path, name):
 def test_pickles_of_something_else(tmp_path, content):
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(content))
     with pytest.raises(UserError, match="cannot be read as a CIFAR python batch"):
-        cifar10_python(tmp_path)
+        read_cifar10_python(tmp_path)

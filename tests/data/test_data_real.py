@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from fedptr.data.load import load, locate
+from fedptr.data.load import load_dataset, locate_dataset
 from fedptr.data.safe_pickle import read_batch
-from fedptr.data.sources import SOURCES, find
+from fedptr.data.sources import SOURCES, find_dataset
 
 
 def installed(name):
-    found = find(SOURCES[name])
+    found = find_dataset(SOURCES[name])
     if found is None:
         pytest.skip(f"{name} is not installed: run `fedptr data get {name}`")
     return found[0]
@@ -29,7 +29,7 @@ def installed(name):
 )
 def test_published_data(name, shape, first):
     installed(name)
-    data = locate(name).verified()  # decodes afresh and compares the checksums
+    data = locate_dataset(name).verified()  # decodes afresh and compares the checksums
     assert data.train_x.shape == shape
     assert data.train_y[:10].tolist() == first
     assert np.bincount(data.test_y).tolist() == [10000 // len(data.classes)] * len(data.classes)
@@ -48,7 +48,7 @@ def test_cifar100_names():
 @pytest.mark.real
 def test_tiny_imagenet():
     installed("tiny-imagenet")
-    data = load("tiny-imagenet")
+    data = load_dataset("tiny-imagenet")
     n = len(data.classes)
     assert np.bincount(data.train_y).tolist() == [500] * n
     assert np.bincount(data.test_y).tolist() == [50] * n
@@ -56,7 +56,7 @@ def test_tiny_imagenet():
 
 
 def test_digits():
-    data = load("digits")
+    data = load_dataset("digits")
     assert (len(data.train_y), len(data.test_y), data.train_x.max()) == (1437, 360, 16)
     assert np.bincount(data.test_y).tolist() == [36] * 10
     assert data.mean == pytest.approx([data.train_x.mean()])

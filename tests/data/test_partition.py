@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedptr.data.partition import KINDS, SplitPlan, partition
-from fedptr.data.split import Split, heterogeneity
-from fedptr.data.split_plot import plot
-from fedptr.data.split_table import table
+from fedptr.data.split import Split, measure_heterogeneity
+from fedptr.data.split_plot import plot_split
+from fedptr.data.split_table import build_split_table
 from fedptr.errors import UserError
 
 # name: samples, classes, clients, alpha, smallest client; draws, hash of the class x client counts, sizes or smallest
@@ -145,7 +145,7 @@ def test_repair_moves_only_what_is_missing(case):
 
 
 def skew(labels, classes, **plan):
-    return heterogeneity(partition(labels, classes, SplitPlan(min_size=0, **plan)).counts(labels, classes))
+    return measure_heterogeneity(partition(labels, classes, SplitPlan(min_size=0, **plan)).counts(labels, classes))
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "dirichlet-by-client"])
@@ -191,16 +191,16 @@ def test_quantity_skews_sizes_and_not_labels():
     labels = np.repeat(np.arange(4), 5000)
     split = partition(labels, 4, SplitPlan(kind="quantity", clients=100, sigma=1.0))
     assert np.log(split.sizes).std() == pytest.approx(1.0, abs=0.2)
-    assert heterogeneity(split.counts(labels, 4)) < 0.08
+    assert measure_heterogeneity(split.counts(labels, 4)) < 0.08
     assert set(partition(labels, 4, SplitPlan(kind="iid", clients=3)).sizes) == {6666, 6667}
 
 
 def test_heterogeneity_counts_samples_not_clients():
-    assert heterogeneity([[10, 0, 0, 0], [0, 10, 0, 0], [0, 0, 10, 0], [0, 0, 0, 10]]) == 0.75
-    assert heterogeneity([[3, 1], [0, 0]]) == 0
-    assert heterogeneity([[0, 0]]) == 0
+    assert measure_heterogeneity([[10, 0, 0, 0], [0, 10, 0, 0], [0, 0, 10, 0], [0, 0, 0, 10]]) == 0.75
+    assert measure_heterogeneity([[3, 1], [0, 0]]) == 0
+    assert measure_heterogeneity([[0, 0]]) == 0
     # pooled (1/2, 1/2): the large client is iid, the small ones are 1/2 away
-    assert heterogeneity([[40, 40], [10, 0], [0, 10]]) == pytest.approx(0.5 * 20 / 100)
+    assert measure_heterogeneity([[40, 40], [10, 0], [0, 10]]) == pytest.approx(0.5 * 20 / 100)
 
 
 LABELS = np.arange(100) % 10
@@ -332,7 +332,7 @@ def test_the_hash_is_that_of_sizes_and_indices():
 
 def printed(split, labels, names):
     console = Console(width=80, file=io.StringIO())
-    console.print(table(split, labels, names))
+    console.print(build_split_table(split, labels, names))
     return console.file.getvalue()
 
 
@@ -360,12 +360,12 @@ def test_the_table_of_many_classes_names_the_largest():
 def test_the_picture_is_written_twice_and_is_reproducible(tmp_path, clients, classes):
     counts = np.random.RandomState(0).poisson(2, (clients, classes))
     title, names = "alpha = 0.04, $\\5$", [f"$\\name$ {i}" for i in range(classes)]  # not formulas
-    png, svg = plot(counts, names, title, tmp_path / "split-0.04")
-    again = plot(counts, names, title, tmp_path / "again" / "split.png")
+    png, svg = plot_split(counts, names, title, tmp_path / "split-0.04")
+    again = plot_split(counts, names, title, tmp_path / "again" / "split.png")
     assert (png.name, svg.name) == ("split-0.04.png", "split-0.04.svg")
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert svg.read_bytes() == again[1].read_bytes()
     for words in (names[0], title, "class", "client", "client size", "samples in cell (log scale, blank = 0)"):
         assert f"<!-- {words}" in svg.read_text()
     with pytest.raises(UserError, match="cannot be written"):
-        plot(counts, names, "", png / "below-a-file")
+        plot_split(counts, names, "", png / "below-a-file")

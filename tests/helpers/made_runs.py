@@ -12,7 +12,7 @@ import torch
 from fedptr.atomic_files import write_text
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
-from fedptr.data.load import load
+from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
 from fedptr.runs import auxiliary_pictures, summary
 from fedptr.runs.plan import Plan, check
@@ -28,7 +28,7 @@ def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds
     plan = check(tables)
     folder.mkdir(parents=True)
     write_text(folder / "plan.toml", plan.toml())
-    dataset = load("digits")
+    dataset = load_dataset("digits")
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
     split.save(folder / "split.json")
     rng = np.random.default_rng([plan.run.seed, len(plan.method.name), sum(map(ord, plan.method.name))])

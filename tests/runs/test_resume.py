@@ -176,14 +176,14 @@ def test_fuzzed_splits_are_whole_or_refused(part: Path) -> None:
 def test_fuzzed_caches_are_whole_or_refused(tmp_path: Path) -> None:
     x, y = np.arange(4 * 36, dtype=np.uint8).reshape(4, 1, 6, 6), np.arange(4)
     data = Dataset("mine", x, y, x[:2], y[:2], (1.5,), (2.5,), ("a", "b", "c", "d"), "made here")
-    made = cache.cached(tmp_path / "cache", lambda: data)
+    made = cache.load_or_build(tmp_path / "cache", lambda: data)
     assert isinstance(made.train_x, np.memmap)
     whole = {path: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
     rng, refused = random.Random(0), 0
     for _ in range(1000):
         path = rng.choice(sorted(whole))
         path.write_bytes(damage(whole[path], rng))
-        found = cache.load(tmp_path / "cache")
+        found = cache.open_cache(tmp_path / "cache")
         if isinstance(found, Dataset):
             assert all((getattr(found, name) == getattr(data, name)).all() for name in PARTS)
             assert (found.mean, found.std, found.classes) == (data.mean, data.std, data.classes)

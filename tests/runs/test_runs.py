@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedptr.cli.main import main
-from fedptr.data.load import load
+from fedptr.data.load import load_dataset
 from fedptr.data.to_samples import to_samples
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.folder import fresh_name
@@ -99,7 +99,7 @@ def test_what_a_folder_holds(made: Path) -> None:
 
 
 def test_the_weights_load_into_the_model_and_give_the_recorded_accuracy(made: Path) -> None:
-    dataset = load("digits")
+    dataset = load_dataset("digits")
     model = build_model(ModelPlan("mlp", width=8), (1, 8, 8), 10)
     model.load_state_dict(load_file(made / "weights.safetensors"))
     _, test = to_samples(dataset, "cpu")

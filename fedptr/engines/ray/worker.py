@@ -16,7 +16,7 @@ import torch
 import fedptr
 from fedptr.core.federation import name_failures, visit_client
 from fedptr.core.method import Site
-from fedptr.data.dataset import digest
+from fedptr.data.dataset import dataset_digest
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.runs import plan as planning
@@ -99,7 +99,7 @@ def description(experiment: Experiment) -> dict[str, str]:
     return {
         "fedptr": fedptr.__version__,
         "torch": torch.__version__,
-        "data": digest(experiment.dataset),
+        "data": dataset_digest(experiment.dataset),
         "way of computing": experiment.task.how,
     }
 

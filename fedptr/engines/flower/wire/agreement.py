@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedptr.data.dataset import Dataset
-from fedptr.data.image_folders import natural
+from fedptr.data.image_folders import natural_order
 from fedptr.errors import UserError
 
 
@@ -60,7 +60,7 @@ def agree(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agreement:
     if not names and all(offer.classes == first.classes for offer in offers):
         names = first.classes  # as the dataset has them
     if not names:
-        names = tuple(sorted({name for offer in offers for name in offer.classes}, key=natural))
+        names = tuple(sorted({name for offer in offers for name in offer.classes}, key=natural_order))
     mean, std = moments(offers)
     found = Agreement(names, first.shape, mean, std, sum(offer.size for offer in offers))
     for offer in offers:
