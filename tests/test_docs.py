@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import pkgutil
@@ -78,22 +79,31 @@ def test_nothing_is_loaded_from_a_network(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
 
+def sections(site: Path, name: str) -> dict[str, str]:
+    """A method's page by its headings, of which the last shows the code, which says everything a second time."""
+    text = (site / "methods" / f"{name}.html").read_text(encoding="utf-8")
+    text = text[text.index("<h1") :]  # without the navigation
+    title, *rest = re.split(r'<h2 id="([\w-]+)">', text)
+    found = dict(zip(["title", *rest[::2]], [title, *rest[1::2]], strict=True))
+    assert list(found) == ["title", "how-it-is-done-here", "settings", "results", "all-of-its-code"]
+    return found
+
+
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
-    text = (site / "methods" / f"{name}.html").read_text(encoding="utf-8")
-    method = all_methods()[name]
-    assert method.cite in text
-    assert "w ← w − η_l" in text
-    assert all(f"<code>{setting}</code>" in text for setting in (f.name for f in fields(method)))
+    page, method = sections(site, name), all_methods()[name]
+    assert f"<strong>Cite:</strong> {html.escape(method.cite, quote=False)}" in page["title"]
+    assert "w ← w − η_l" in page["title"]
+    assert ("w ← w̃, the projected model" in page["title"]) == name.startswith("fedptr")
+    assert all(f"<code>{setting.name}</code>" in page["settings"] for setting in fields(method))
     assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
-    assert ("w ← w̃, the projected model" in text) == name.startswith("fedptr")
     if name in ("scaffold", "fedptr"):
-        assert text.count("<li>") >= 4, "the numbered details are a list"
+        assert page["how-it-is-done-here"].count("<li>") >= 4, "the numbered details are a list"
 
 
 def test_what_was_not_measured_is_marked(site: Path) -> None:
     for name in all_methods():
-        text = (site / "methods" / f"{name}.html").read_text(encoding="utf-8")
+        text = sections(site, name)["results"]
         cells = [cell for path in (ROOT / "results" / "cpu").glob("*/reproduce.json") for cell in cells_of(path, name)]
         known = bool(cells) or (ROOT / "results" / f"{name}.md").exists()
         assert known != ("Not filled in yet" in text), name

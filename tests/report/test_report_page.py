@@ -252,7 +252,7 @@ def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: p
     """In a path, a plan, a note, the names of layers and the text of a picture."""
     folder = tmp_path / "runs" / EVIL.replace("/", "∕") / "fedptr"
     link = '<a href="javascript:window.hacked=1">here</a>'
-    monkeypatch.setattr("made.LAYERS", [EVIL, link, "a &lt;b", *["plain"] * 4])
+    monkeypatch.setattr("made_runs.LAYERS", [EVIL, link, "a &lt;b", *["plain"] * 4])
     plan = {"data": {"name": EVIL}, "model": {"name": f"a:{EVIL}"}, "method": {"name": "fedptr"}}
     made_run(folder, plan)
     made_run(tmp_path / "runs" / "other", {"method": {"name": "fedptr"}, "run": {"on_failure": "drop"}})
