@@ -4,7 +4,7 @@
 
 Both federations do the same work from the same start and must arrive at the same bits, or nothing is printed. The one
 in-process uses every core by threads, Ray by one worker of one thread per core. `light` clients train for some
-milliseconds, so that what Ray adds to a visit shows; `middling` ones for a tenth of a second, `heavy` ones for most of
+milliseconds, so that what Ray adds to a visit shows; `medium` ones for a tenth of a second, `heavy` ones for most of
 one.
 """
 
@@ -27,7 +27,7 @@ TURNS = 8
 SHARED: dict[str, Any] = {"run": {"rounds": 1000, "eval_every": 1000}, "machine": {"engine": "ray", "compile": "off"}}
 KINDS: dict[str, dict[str, Any]] = {
     "light": {"model": {"name": "mlp", "width": 32}, "local": {"batch": 32}, "method": {"name": "scaffold"}},
-    "middling": {"model": {"name": "convnet", "width": 32}, "local": {"batch": 32}, "method": {"name": "scaffold"}},
+    "medium": {"model": {"name": "convnet", "width": 32}, "local": {"batch": 32}, "method": {"name": "scaffold"}},
     "heavy": {
         "model": {"name": "convnet", "width": 32},
         "local": {"batch": 32, "epochs": 8},
