@@ -30,9 +30,9 @@ from fedptr.core.round_record import count_bytes
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import prepare
 from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check, load_plan
 from fedptr.runs.rounds_file import History
-from fedptr.runs.runner import identity, load_plan, resume
+from fedptr.runs.runner import checkpoint_header, resume
 from fedptr.runs.summary import peak_memory
 
 FEW, MANY, COHORT = 100, 10_000, 10
@@ -72,7 +72,9 @@ def begin(method: str, clients: int, folder: Path) -> int:
     state = run.clients[0]
     run = replace(run, clients=ClientStates(dict.fromkeys(range(clients), state)))
     with mock.patch("os.fsync"):  # ten thousand times two would take longer than the benchmark
-        Store(out / CHECKPOINTS).save(run, {**identity(plan, e), **history.header(), "torch": torch.__version__})
+        Store(out / CHECKPOINTS).save(
+            run, {**checkpoint_header(plan, e), **history.header(), "torch": torch.__version__}
+        )
     return count_bytes(state)
 
 

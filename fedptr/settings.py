@@ -34,10 +34,30 @@ BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 }
 
 
-def setting(default: Any, doc: str, **bounds: float) -> Any:
-    """A dataclass field with its help text and its range (`ge`, `gt`, `le`, `lt`)."""
+Effect = Literal["result", "cost", "nothing"]
+
+
+def setting(default: Any, doc: str, affects: Effect = "result", baseline: Any = None, **bounds: float) -> Any:
+    """A dataclass field with its help text, its range (`ge`, `gt`, `le`, `lt`) and what it affects.
+
+    affects     "result": what comes out; "cost": how it is computed (rounding and seconds); "nothing": no bit of it
+    baseline    the default that the setting had when it was added. Name it where you change a default, or where the
+                default of a new setting does not mean "as before": runs of earlier versions stay what they are
+    """
     assert set(bounds) <= set(BOUNDS), bounds
-    return field(default=default, metadata={"doc": doc, "bounds": bounds})
+    old = default if baseline is None else baseline
+    return field(default=default, metadata={"doc": doc, "bounds": bounds, "affects": affects, "baseline": old})
+
+
+def effect_of(spec: Field[Any]) -> Effect:
+    """What a setting affects; a field that was not made by `setting` affects the result."""
+    effect: Effect = spec.metadata.get("affects", "result")
+    return effect
+
+
+def baseline_of(spec: Field[Any]) -> Any:
+    """The default that a setting had when it was added."""
+    return spec.metadata.get("baseline", spec.default)
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

@@ -23,9 +23,8 @@ from fedptr.data.split import Ints, Split
 from fedptr.data.to_samples import to_samples
 from fedptr.errors import UserError
 from fedptr.runs.experiment import choose_device, load_data, make_task
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import load_plan
 from fedptr.runs.summary import finished, weights_sha256
 from fedptr.types import State
 

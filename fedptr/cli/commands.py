@@ -30,9 +30,9 @@ from fedptr.runs import plan as planning
 from fedptr.runs import trackers
 from fedptr.runs.experiment import Experiment, load_data, prepare
 from fedptr.runs.folder import claim, fresh_name
-from fedptr.runs.plan import Plan, Tables
+from fedptr.runs.plan import Plan, Tables, load_plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import execute, load_plan
+from fedptr.runs.runner import execute
 from fedptr.settings import build_settings, describe_type
 
 

@@ -152,8 +152,8 @@ def go_on(out: Path) -> int:
     need_flower()
     from fedptr.cli.commands import tell
     from fedptr.engines.flower.setup import launch_run
+    from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import progress
-    from fedptr.runs.runner import load_plan
     from fedptr.runs.summary import finished
 
     plan = load_plan(out)

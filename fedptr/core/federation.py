@@ -35,7 +35,7 @@ class Rounds:
     sampling: Literal["fixed", "bernoulli"] = setting("fixed", "cohorts of one size, or a coin per client")
     seed: int = setting(0, "seed of initial weights, cohorts, batch order and auxiliary data", ge=0)
     on_failure: Literal["stop", "drop"] = setting("stop", "when a client fails: stop the run, or go on without it")
-    checkpoint_every: int = setting(1, "rounds between checkpoints of a run folder; 0 = none", ge=0)
+    checkpoint_every: int = setting(1, "rounds between checkpoints of a run folder; 0 = none", affects="nothing", ge=0)
     eval_every: int = setting(1, "evaluate on the test set after every so many rounds, and after the last", ge=1)
 
 

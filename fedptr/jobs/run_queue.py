@@ -24,12 +24,12 @@ from fedptr.compute.choose import count_gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import print_notice
-from fedptr.runs.extend import can_go_on, rounds_of, with_rounds
+from fedptr.runs.extend import can_go_on, rounds_of
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, locked, stoppable
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import Engine, in_process, lines_of, load_plan, resume
+from fedptr.runs.runner import Engine, in_process, lines_of, resume
 from fedptr.runs.same_run import lineage
 from fedptr.runs.summary import finished, once_finished
 

@@ -12,10 +12,9 @@ from typing import Any
 from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
 from fedptr.report import recipes
-from fedptr.runs import plan as planning
 from fedptr.runs import summary as summaries
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
 from fedptr.runs.rounds_file import Record
 from fedptr.stats import is_usable_number
@@ -77,7 +76,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def load(folder: Path) -> Found:
-    plan = planning.check(planning.read(folder / PLAN))
+    plan = load_plan(folder)
     text = (folder / PLAN).read_text(encoding="utf-8-sig")
     summary: Record | None = None
     if (folder / summaries.NAME).exists() and not continued(folder, plan):

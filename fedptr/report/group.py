@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedptr.methods import all_methods
-from fedptr.privacy.differential import Privacy
 from fedptr.report.find_runs import Found
 from fedptr.runs.compare import describe
-from fedptr.runs.plan import ENGINE, Plan
+from fedptr.runs.plan import Plan
+from fedptr.runs.same_run import Settings, identity, shared_by_seeds
 
-# What changes neither a result nor its cost, and the seeds, over which means are taken.
-ASIDE = {
-    "run.seed", "split.seed", "data.seed", "run.checkpoint_every", "data.dir", "machine.memory_check",
-    "machine.client_memory", "output.pictures", "output.sets", *(f"machine.{name}" for name in ENGINE),
-}  # fmt: skip
 DESCRIBED = {"data.name", "data.subset", "split.kind", "split.clients", "run.participation", "run.rounds"}
-Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,23 +97,18 @@ def differing(tables: Sequence[Settings]) -> set[str]:
     return {name for name in names if len({text_of(table.get(name)) for table in tables}) > 1}
 
 
-def flat(plan: Plan) -> Settings:
-    """Every setting as section.key."""
-    return {f"{section}.{key}": value for section, table in plan.tables().items() for key, value in table.items()}
-
-
 def condition(plan: Plan) -> Settings:
     of_method = ("method.", "privacy.")
-    return {name: value for name, value in flat(plan).items() if name not in ASIDE and not name.startswith(of_method)}
+    return {name: value for name, value in shared_by_seeds(plan).items() if not name.startswith(of_method)}
 
 
 def method_settings(plan: Plan) -> Settings:
     """With the privacy it promises, where it does: what that costs is to be seen beside the method without."""
-    method, usual = plan.tables()["method"], asdict(Privacy())
-    private = asdict(plan.privacy) if plan.privacy.clip or plan.privacy.secure else usual
+    told = {name: value for name, value in shared_by_seeds(plan).items() if name.startswith("method.")}
+    private = identity(plan) if plan.privacy.clip or plan.privacy.secure else {}
     return {
-        **{name: value for name, value in method.items() if name != "name"},
-        **{f"privacy.{name}": value for name, value in private.items() if value != usual[name]},
+        **{name.removeprefix("method."): value for name, value in told.items() if name != "method.name"},
+        **{name: value for name, value in private.items() if name.startswith("privacy.")},
     }
 
 

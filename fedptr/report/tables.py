@@ -8,8 +8,9 @@ from html import escape
 from typing import Any
 
 from fedptr.report.find_runs import PLAN, Found
-from fedptr.report.group import ASIDE, Group, Series, flat, shown, text_of
+from fedptr.report.group import Group, Series, shown, text_of
 from fedptr.report.series import evaluated, final
+from fedptr.runs.same_run import shared_by_seeds
 
 FACTS = {  # of a summary, with their names on the page
     "data": "data",
@@ -71,11 +72,11 @@ def significant(value: float) -> str:
 
 def differences(groups: Sequence[Group]) -> str:
     """One row for each series, with the settings in which any two plans differ that both have them."""
-    plans = [(series, flat(series.runs[0].plan)) for group in groups for series in group.series]
+    plans = [(series, shared_by_seeds(series.runs[0].plan)) for group in groups for series in group.series]
     names: list[str] = []
     for name in dict.fromkeys(name for _, plan in plans for name in plan):
         values = {text_of(plan[name]) for _, plan in plans if name in plan}
-        if name not in ASIDE and len(values) > 1:
+        if len(values) > 1:
             names.append(name)
     rows = []
     for series, plan in plans:

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
-from fedptr.runs.plan import Plan, Tables, check
-from fedptr.runs.runner import load_plan
-from fedptr.runs.same_run import ASIDE, QUIET, fingerprint, lineage
+from fedptr.runs.plan import Plan, Tables, check, load_plan
+from fedptr.runs.same_run import fingerprint, lineage, settings_affecting
 from fedptr.settings import unknown_name_error
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -244,15 +243,11 @@ def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]
     changed: dict[str, tuple[list[Any], list[Any]]] = {}
     for row in recipe.rows:
         for column in recipe.columns:
-            theirs = replace(recipe, rounds=0).plan(row, column, "paper", 0).tables()
-            ours = recipe.plan(row, column, scale, 0).tables()
-            for section in theirs:
-                if section in ASIDE:
-                    continue
-                for key, value in theirs[section].items():
-                    other = ours[section].get(key)
-                    if value != other and f"{section}.{key}" not in QUIET:
-                        before, after = changed.setdefault(f"{section}.{key}", ([], []))
-                        before += [value] if value not in before else []
-                        after += [other] if other not in after else []
+            theirs = settings_affecting(replace(recipe, rounds=0).plan(row, column, "paper", 0), "result")
+            ours = settings_affecting(recipe.plan(row, column, scale, 0), "result")
+            for place, value in theirs.items():
+                if value != (other := ours.get(place)):
+                    before, after = changed.setdefault(place, ([], []))
+                    before += [value] if value not in before else []
+                    after += [other] if other not in after else []
     return changed

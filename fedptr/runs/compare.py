@@ -17,10 +17,22 @@ from fedptr.messages import print_notice
 from fedptr.runs import comparison_table, extend
 from fedptr.runs.experiment import prepare
 from fedptr.runs.lock import StoppedError, locked
-from fedptr.runs.plan import Plan, Tables, check, check_sections, for_method, read
+from fedptr.runs.plan import (
+    Plan,
+    Tables,
+    check,
+    check_sections,
+    for_method,
+    load_plan,
+    read,
+    with_baselines,
+    with_defaults,
+    with_rounds,
+)
 from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record, jsonable
-from fedptr.runs.runner import Engine, execute, in_process, load_plan, resume
+from fedptr.runs.runner import Engine, execute, in_process, resume
+from fedptr.runs.same_run import changed_settings, identity_text
 from fedptr.runs.summary import finished
 from fedptr.settings import unknown_name_error
 
@@ -82,8 +94,10 @@ def one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]
     begun = as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
         done = finished(folder)
-        if begun is None or load_plan(folder).decisive() != begun.decisive():
-            raise UserError(f"{folder} was run by another plan than {ORDER} now says; undo that, or start anew")
+        told = changed_settings(identity_text(load_plan(folder)), begun) if begun is not None else "it has no plan"
+        if told:
+            words = "undo that, or start another comparison"
+            raise UserError(f"{folder} was run by another plan than {ORDER} now says: {told}; {words}")
         if done[0]["rounds"] == plan.run.rounds:
             return done
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +113,7 @@ def as_begun(plan: Plan, folder: Path) -> Plan | None:
         return None
     there = load_plan(folder)
     machine = replace(plan.machine, compile=there.machine.compile) if plan.machine.compile == "auto" else plan.machine
-    return replace(extend.with_rounds(plan, there.run.rounds), machine=machine)
+    return replace(with_rounds(plan, there.run.rounds), machine=machine)
 
 
 def lengthen(out: Path, rounds: int) -> None:
@@ -116,6 +130,7 @@ def lengthen(out: Path, rounds: int) -> None:
 
 def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
     """compare.toml: what was asked for, so that `fedptr resume` can go on with it."""
+    tables = with_defaults(tables, names)
     write_text(out / ORDER, tomli_w.dumps({**tables, "compare": {"methods": list(names), "seeds": seeds}}))
 
 
@@ -129,7 +144,7 @@ def read_order(out: Path) -> dict[str, list[Plan]]:
         names = [str(name) for name in names]
     except (TypeError, KeyError, ValueError):
         raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison anew") from None
-    return plans(tables, names, seeds)
+    return plans(with_baselines(tables, names), names, seeds)
 
 
 def describe(plan: Plan) -> str:

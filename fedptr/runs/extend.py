@@ -20,9 +20,10 @@ from fedptr.messages import print_notice
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, make_task
 from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, with_rounds
 from fedptr.runs.rounds_file import NAME as ROUNDS
 from fedptr.runs.rounds_file import vouched
+from fedptr.runs.same_run import identity_text, known_names
 from fedptr.runs.summary import PLAN, once_finished
 
 
@@ -69,22 +70,19 @@ def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written
     They differ where a run goes on with another engine, which is not written down.
     """
     new = computed_alike(with_rounds(plan, rounds), experiment, out)
-    before, after = plan.digest, new.digest
+    before, after = identity_text(plan), identity_text(new)
+    names = known_names(out, plan)
     store = Store(out / CHECKPOINTS)
     for round_ in store.rounds():
         try:
             tensors, header = atomic_files.read_tensors(store.server(round_))
         except DamagedFileError:
             continue
-        if before in (header.get("plan"), header.get("plan_before")):
+        if names.intersection((header.get("plan"), header.get("plan_before"))):
             atomic_files.write_tensors(store.server(round_), tensors, {**header, "plan": after, "plan_before": before})
     machine = replace(written.machine, compile=new.machine.compile)
     write_text(out / PLAN, replace(with_rounds(written, rounds), machine=machine).toml())
     return new
-
-
-def with_rounds(plan: Plan, rounds: int) -> Plan:
-    return replace(plan, run=replace(plan.run, rounds=rounds))
 
 
 def computed_alike(new: Plan, experiment: Experiment, out: Path) -> Plan:

@@ -16,10 +16,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +35,7 @@ from fedptr.errors import UserError
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models.networks import ModelPlan
 from fedptr.privacy.differential import Privacy
-from fedptr.settings import build_settings, format_value, setting, unknown_name_error
+from fedptr.settings import baseline_of, build_settings, format_value, setting, unknown_name_error
 
 Tables = dict[str, Any]
 
@@ -44,7 +43,7 @@ Tables = dict[str, Any]
 @dataclass(frozen=True)
 class DataPlan:
     name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder")
-    dir: str = setting("", "a folder of datasets to look into first")
+    dir: str = setting("", "a folder of datasets to look into first", affects="nothing")
     subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
     subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
     seed: int = setting(0, "seed of the subset", ge=0)
@@ -56,12 +55,20 @@ class DataPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """Decides nothing of a run, so that it may be changed before a resume."""
+    """What a run folder gets besides; it may be changed before a resume."""
 
     pictures: int | Literal["auto"] = setting(
-        "auto", "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run", ge=0
+        "auto",
+        "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run",
+        affects="nothing",
+        ge=0,
     )
-    sets: int = setting(0, "save all owners' auxiliary sets after round 1, every so many rounds and the last", ge=0)
+    sets: int = setting(
+        0,
+        "save all owners' auxiliary sets after round 1, every so many rounds and the last",
+        affects="nothing",
+        ge=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -81,33 +88,24 @@ class Plan:
         """The complete plan; running it repeats the run."""
         return tomli_w.dumps(self.tables())
 
-    def decisive(self) -> str:
-        """The same without what changes no result."""
-        tables = self.tables()
-        del tables["output"]
-        for name in ENGINE:
-            del tables["machine"][name]
-        for section, name in LATER:
-            if tables[section][name] == getattr(getattr(Plan(), section), name):
-                del tables[section][name]
-        tables = {section: table for section, table in tables.items() if table}
-        return tomli_w.dumps(tables)
-
-    @property
-    def digest(self) -> str:
-        """By which a checkpoint knows the plan it is of."""
-        return hashlib.sha256(self.decisive().encode()).hexdigest()
-
     def tables(self) -> Tables:
         tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
         tables["method"] = {"name": self.method.name, **tables["method"]}
         return tables
 
 
-ENGINE = ("engine", "ray_address", "workers")  # of [machine]: where visits are computed, which changes no bit
-# Settings that came later: where they have their default, a run that was begun before them goes on.
-LATER = (("data", "pool"), ("data", "number"), *(("privacy", f.name) for f in fields(Privacy)))
 SECTIONS = {f.name: f for f in fields(Plan)}
+
+
+def load_plan(out: Path) -> Plan:
+    """The plan of a run folder. It is complete, so a setting that it does not name is one that came later."""
+    if not (out / "plan.toml").is_file():
+        raise UserError(f"{out} holds no plan.toml, so it is no run's folder; start one with `fedptr run`")
+    return check(with_baselines(read(out / "plan.toml")))
+
+
+def with_rounds(plan: Plan, rounds: int) -> Plan:
+    return replace(plan, run=replace(plan.run, rounds=rounds))
 
 
 def read(path: str | Path) -> Tables:
@@ -197,3 +195,35 @@ def for_method(tables: Tables, name: str) -> Tables:
     known = {f.name for f in fields(methods.get(name))}
     shared = {key: value for key, value in tables.get("method", {}).items() if key in known}
     return {**tables, "method": {"name": name, **shared, **tables.get("methods", {}).get(name, {})}}
+
+
+def with_baselines(tables: Tables, names: Sequence[str] = ()) -> Tables:
+    """Tables of an earlier version: where a default has changed since, what they do not name is the one of before."""
+    return _with_changed_defaults(tables, names, baseline_of)
+
+
+def with_defaults(tables: Tables, names: Sequence[str]) -> Tables:
+    """The reverse, for tables that are kept: where a default has changed, today's is written out."""
+    return _with_changed_defaults(tables, names, lambda spec: spec.default)
+
+
+def _with_changed_defaults(tables: Tables, names: Sequence[str], value: Callable[[Field[Any]], Any]) -> Tables:
+    """`names`: the methods that the tables are for, if not the one in [method]."""
+    chosen = tables.get("method", {})
+    if not names:
+        name = chosen.get("name", FedPTR.name) if isinstance(chosen, Mapping) else None
+        names = [name] if isinstance(name, str) and methods.known(name) else []
+    places: list[tuple[tuple[str, ...], Any, Any]] = [
+        ((section,), spec.default_factory, {}) for section, spec in SECTIONS.items() if section != "method"
+    ]
+    places += [(("methods", name), methods.get(name), chosen) for name in names]
+    result = copy.deepcopy(tables)
+    for path, cls, shared in places:
+        for spec in fields(cls):
+            if baseline_of(spec) != spec.default and not (isinstance(shared, Mapping) and spec.name in shared):
+                table = result
+                for part in path:
+                    table = table.setdefault(part, {}) if isinstance(table, dict) else table
+                if isinstance(table, dict):  # what is not is refused by `check`
+                    table.setdefault(spec.name, value(spec))
+    return result

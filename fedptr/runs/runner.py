@@ -33,14 +33,14 @@ from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
-from fedptr.runs import plan as planning
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import Stop, StoppedError, locked, stoppable
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import History, Record
+from fedptr.runs.same_run import check_same_plan, identity_text
 
 Show = Callable[[Record], None]
 # How a run's cohorts visit.
@@ -64,13 +64,6 @@ def execute(
             return run_rounds(plan, experiment, out, show, state_store, None, History(out), engine)
 
 
-def load_plan(out: Path) -> Plan:
-    """The plan of a run folder."""
-    if not (out / "plan.toml").is_file():
-        raise UserError(f"{out} holds no plan.toml, so it is no run's folder; start one with `fedptr run`")
-    return planning.check(planning.read(out / "plan.toml"))
-
-
 def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
     """The summary and the rounds of a run that is finished with so many."""
     with contextlib.suppress(DamagedFileError):
@@ -92,7 +85,8 @@ def resume(
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
         experiment = prepare(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
-            start, history = newest(out, identity(plan, experiment), experiment.task.device, state_store)
+            same, device = checkpoint_header(plan, experiment), experiment.task.device
+            start, history = newest(out, plan, same, device, state_store)
             if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
                 raise UserError(
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
@@ -125,7 +119,7 @@ def run_rounds(
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same, total = Store(out / CHECKPOINTS, state_store), identity(plan, experiment), plan.run.rounds
+    store, same, total = Store(out / CHECKPOINTS, state_store), checkpoint_header(plan, experiment), plan.run.rounds
     e, p = experiment, plan
     with (
         contextlib.closing(history),
@@ -187,22 +181,24 @@ def finish_run(
     return summary
 
 
-def identity(plan: Plan, experiment: Experiment) -> Header:
-    """What must not have changed when a run goes on: the plan, the split, and the data."""
-    return {"plan": plan.digest, "split": experiment.split.sha256, "data": dataset_digest(experiment.dataset)}
+def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
+    """What must not have changed when a run is resumed: the plan, the split, and the data."""
+    return {"plan": identity_text(plan), "split": experiment.split.sha256, "data": dataset_digest(experiment.dataset)}
 
 
 def newest(
-    out: Path, same: Header, device: str, state_store: StateStore | None = None
+    out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
 ) -> tuple[Run | None, History | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
     store, problems = Store(out / CHECKPOINTS, state_store), []
     for round_ in store.rounds():
         try:
             run, header = store.load(round_, device)
-            for what, digest in same.items():
-                if digest not in (header.get(what), header.get(f"{what}_before")):  # before: see fedptr/runs/extend.py
-                    raise UserError(f"the {what} of {out} changed since the run was started; undo that, or start anew")
+            check_same_plan(out, plan, header)
+            for what in same.keys() - {"plan"}:
+                if header.get(what) != same[what]:
+                    words = "changed since the run was started; undo that, or start another run"
+                    raise UserError(f"the {what} of {out} {words}")
             history = History(out, header)
         except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")

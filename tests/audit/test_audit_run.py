@@ -19,8 +19,7 @@ from fedptr.cli.main import main
 from fedptr.data.split import Split
 from fedptr.report.find_runs import walk
 from fedptr.runs import auxiliary_sets
-from fedptr.runs.plan import LATER, Plan, check, read
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import load_plan, read
 
 
 @pytest.fixture(scope="module")
@@ -308,11 +307,3 @@ def test_a_split_says_what_it_drops(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "split.json").write_text(text.replace('"dropped": 210', '"dropped": 209'))
     assert main(["run", "--dataset", str(data), *QUICK, *how, "--set", "data.pool=all"]) == 2
     assert "the split uses 190 of 400 samples and drops 209" in capsys.readouterr().err
-
-
-def test_runs_begun_before_a_setting_came_go_on() -> None:
-    """Their checkpoints have a digest of the plan as it was then."""
-    usual, pooled = Plan(), check({"data": {"pool": "all"}})
-    assert "pool" not in usual.decisive()
-    assert "pool" in pooled.decisive()
-    assert all(usual.tables()[section][name] == Plan().tables()[section][name] for section, name in LATER)

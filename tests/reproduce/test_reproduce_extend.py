@@ -19,7 +19,8 @@ from fedptr.reproduce import recipe as recipes
 from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, fingerprint, lineage, load, longest, place
 from fedptr.runs import extend, runner
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import load_plan
+from fedptr.runs.plan import with_rounds as plan_with_rounds
 
 NAME = "table7"
 Capture = pytest.CaptureFixture[str]
@@ -95,7 +96,7 @@ def test_of_cells_that_share_a_run_the_longest_is_run(
     with monkeypatch.context() as patched:
         patched.setattr("fedptr.cli.reproduce.load", lambda name: several)
         assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
-    assert [runner.load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
+    assert [load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
     found = json.loads((tmp_path / "all" / NAME / "reproduce.json").read_text())["cells"]
     for cell, rounds in zip(found, (2, 5, 3), strict=True):
         (alone, *_) = make(tmp_path / str(rounds), rounds)["cells"]
@@ -178,11 +179,11 @@ def test_runs_of_earlier_versions_are_found(make: Made, tmp_path: Path) -> None:
 def test_who_shares_a_folder(tmp_path: Path) -> None:
     recipe = load(NAME)
     plan = recipe.plan(recipe.rows[0], recipe.columns[0], "smoke", 0)
-    more = extend.with_rounds(plan, 50)  # also the default
+    more = plan_with_rounds(plan, 50)  # also the default
     assert place(plan, tmp_path, exact=False) == place(more, tmp_path, exact=False)
     rarely = replace(plan, run=replace(plan.run, eval_every=3, rounds=7))
-    assert lineage(rarely) != lineage(extend.with_rounds(rarely, 8)) == fingerprint(extend.with_rounds(rarely, 8))
-    assert lineage(extend.with_rounds(rarely, 6)) == lineage(extend.with_rounds(rarely, 9))
+    assert lineage(rarely) != lineage(plan_with_rounds(rarely, 8)) == fingerprint(plan_with_rounds(rarely, 8))
+    assert lineage(plan_with_rounds(rarely, 6)) == lineage(plan_with_rounds(rarely, 9))
     own = {place(p, tmp_path, exact=True) for p in (plan, more)}  # the models of both are wanted
     assert len(own) == 2
     shared = place(plan, tmp_path, exact=False)

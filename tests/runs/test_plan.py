@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-import typing
 from dataclasses import fields
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from every_setting import every_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,6 @@ from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.compare import plans
 from fedptr.runs.plan import SECTIONS, Plan, assign, check, literal, read
-from fedptr.settings import split_union
 
 
 def plan_of(*argv: str) -> Plan:
@@ -71,31 +70,6 @@ def test_options_are_laid_over_a_copy() -> None:
     tables = {"methods": {"fedptr": {"lam": 0.5}}, "run": {"rounds": 1}}
     assign(tables, [("methods.fedptr.lam", "0"), ("run.rounds", "2")])
     assert tables == {"methods": {"fedptr": {"lam": 0.5}}, "run": {"rounds": 1}}
-
-
-def other(default: Any, hint: Any, bounds: dict[str, float]) -> Any:
-    """A valid value of a setting that is not its default, where there is one."""
-    for kind in split_union(hint):
-        if typing.get_origin(kind) is Literal:
-            candidates: list[Any] = list(typing.get_args(kind))
-        else:
-            candidates = {bool: [True, False], str: ["x"], int: [3, 4], float: [0.5, 0.25]}[kind]
-        for value in candidates:
-            if value != default:
-                return value
-    return default
-
-
-def every_setting() -> list[tuple[str, str, Any]]:
-    """(method, section.key, another value) of every field there is."""
-    found = []
-    for name, spec in SECTIONS.items():
-        for method in all_methods() if name == "method" else ["fedavg"]:
-            cls: Any = all_methods()[method] if name == "method" else spec.default_factory
-            hints = typing.get_type_hints(cls)
-            for f in fields(cls):
-                found.append((method, f"{name}.{f.name}", other(f.default, hints[f.name], f.metadata["bounds"])))
-    return found
 
 
 def test_set_reaches_every_field() -> None:

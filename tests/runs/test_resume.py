@@ -31,8 +31,9 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.experiment import prepare
 from fedptr.runs.lock import locked
-from fedptr.runs.plan import Plan
-from fedptr.runs.runner import identity, load_plan, newest
+from fedptr.runs.plan import Plan, load_plan
+from fedptr.runs.runner import checkpoint_header, newest
+from fedptr.runs.same_run import identity_text
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 
@@ -126,8 +127,9 @@ def test_a_damaged_split_is_drawn_again(part: Path, stopped, capsys) -> None:
 
 
 @pytest.mark.parametrize(("name", "old", "new", "words"), [
-    ("plan.toml", "lr = 0.01", "lr = 0.02", "the plan of"),
-    ("plan.toml", "alpha = 0.04", "alpha = 0.5", "changed since the run was started"),
+    ("plan.toml", "lr = 0.01", "lr = 0.02", "changed since the run was started: local.lr was 0.01 and is 0.02; undo"),
+    ("plan.toml", "alpha = 0.04", "alpha = 0.5", "changed since the run was started: split.alpha was 0.04 and is 0.5"),
+    ("plan.toml", 'compile = "auto"', 'compile = "off"', "machine.compile was auto and is off"),
     ("rounds.jsonl", '"round": 2', '"round": 3', "has no sound checkpoint"),
 ])  # fmt: skip
 def test_what_was_changed_is_refused(part: Path, capsys, name: str, old: str, new: str, words: str) -> None:
@@ -143,13 +145,13 @@ def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name:
     rng, whole = random.Random(name), (part / name).read_bytes()
     plan = load_plan(part)
     experiment = prepare(plan)
-    same = identity(plan, experiment)
+    same = checkpoint_header(plan, experiment)
     for _ in range(1000):
         (part / name).write_bytes(damage(whole, rng))
         try:
             found = load_plan(part)
-            changed = found.toml() != plan.toml()
-            run, history = newest(part, {**same, "plan": identity(found, experiment)["plan"]}, "cpu")
+            changed = identity_text(found) != identity_text(plan)
+            run, history = newest(part, found, same, "cpu")
         except UserError:
             continue
         assert isinstance(found, Plan)

@@ -34,7 +34,7 @@ from fedptr.methods import PTR, get
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import MEMORY
-from fedptr.settings import setting
+from fedptr.settings import baseline_of, effect_of, setting
 from fedptr.types import State
 
 
@@ -96,7 +96,11 @@ def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
     """A setting of a class, to be declared by another, and under another name."""
     (f,) = (f for f in fields(cls) if f.name == name)
     doc = f.metadata["doc"] if here == name else f"FedPTR's {name}: {f.metadata['doc']}"
-    return here, typing.get_type_hints(cls)[name], setting(f.default, doc, **f.metadata["bounds"])
+    return (
+        here,
+        typing.get_type_hints(cls)[name],
+        setting(f.default, doc, effect_of(f), baseline_of(f), **f.metadata["bounds"]),
+    )
 
 
 def called(method: type[Method], name: str) -> str:

@@ -10,7 +10,7 @@ from flwr.app import Context
 
 from fedptr.engines.flower.node.node import Node
 from fedptr.engines.flower.node.node_plan import check
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states
 

@@ -44,9 +44,10 @@ from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, choose_device, load_data, make_task
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
-from fedptr.runs.plan import Plan
+from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import History, Record
-from fedptr.runs.runner import finish_run, load_plan, newest, record_rounds
+from fedptr.runs.runner import finish_run, newest, record_rounds
+from fedptr.runs.same_run import identity_text
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
 
@@ -69,8 +70,8 @@ def serve(grid: Grid, folder: Path) -> Record:
     with locked(folder):
         experiment, attempt = started(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
-        same = {"plan": plan.digest, "experiment": experiment}
-        start, history = newest(folder, same, choose_device(plan.machine.device))
+        same = {"plan": identity_text(plan), "experiment": experiment}
+        start, history = newest(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
             print_notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
         return go(server, same, start, history)

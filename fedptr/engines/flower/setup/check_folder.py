@@ -18,7 +18,7 @@ from fedptr.engines.flower.setup.init_federation import federation_of, read_regi
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import load_data
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import load_plan
 
 TESTED = ((1, 41), (1, 43))  # from the first on, before the second
 SOON = 30  # days

@@ -23,8 +23,7 @@ from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates, templates
 from fedptr.errors import UserError
-from fedptr.runs.plan import Plan
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
 LOCAL = 9100  # a node's own processes talk over this port plus its number, on its machine alone

@@ -20,8 +20,8 @@ from fedptr.engines.flower.server import deploy_plan, status_file
 from fedptr.engines.flower.setup.init_federation import REGISTER, federation_of, read_register
 from fedptr.errors import UserError
 from fedptr.runs import lock
+from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import load_plan
 
 CONNECTION = "fedptr"
 ENV = {

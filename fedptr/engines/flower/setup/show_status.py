@@ -13,7 +13,7 @@ from rich.table import Table
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.setup.launch_run import held
 from fedptr.errors import UserError
-from fedptr.runs.runner import load_plan
+from fedptr.runs.plan import load_plan
 
 PAUSE = 2.0  # seconds
 
