@@ -9,6 +9,7 @@ and wherever it was killed: while importing, training, writing a line, or in the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import subprocess
@@ -16,21 +17,27 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from same_bits import outcome
-from wait_until import PATIENCE
+from small_world import part_for
+from tiny_runs import rounds_written
+from wait_until import PATIENCE, until
 
-METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedptr", "fedptr-s", "naive")
+from fedptr.methods import all_methods
+
 ROUNDS = 60
+MATCHING = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"}
 
 
 def settings(method: str, participation: float, rounds: int) -> list[str]:
-    matching = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"} if method in METHODS[5:] else {}
+    known = all_methods()[method].__dataclass_fields__
+    matching = [f"method.{key}={value}" for key, value in MATCHING.items() if key in known]
     return [
         *("run", "--method", method, "--model", "mlp", "--width", "16", "--rounds", str(rounds), "--batch", "32"),
         *("--participation", str(participation), "--set", "machine.threads=1", "--set", "run.eval_every=2"),
-        *(part for key, value in matching.items() for part in ("--set", f"method.{key}={value}")),
+        *(part for one in matching for part in ("--set", one)),
     ]
 
 
@@ -39,8 +46,8 @@ def start(*argv: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def go_on(method: str, participation: float, rounds: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Resumes, or starts anew where the kill came before there was a plan."""
+def resume_or_start(method: str, participation: float, rounds: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Starts again where the kill came before there was a plan."""
     if (folder / "plan.toml").exists():
         return start("resume", str(folder))
     return start(*settings(method, participation, rounds), "--out", str(folder), "--force")
@@ -56,22 +63,21 @@ def where(folder: Path) -> str:
 
 
 def strike(process: subprocess.Popen[bytes], folder: Path, rng: random.Random) -> None:
-    """Waits for the instant of the kill: any, some way into training, or in the middle of a write."""
+    """Waits for the instant of the kill: any, some rounds into training, or in the middle of a write."""
     kind = rng.choice(("any", "training", "writing", "writing"))
     if kind == "any":
         time.sleep(rng.uniform(0.5, 4.0))
         return
-    lines, deadline = folder / "rounds.jsonl", time.monotonic() + 60
-    size = lines.stat().st_size if lines.exists() else 0
-    while process.poll() is None and time.monotonic() < deadline:  # until it trains
-        if lines.exists() and lines.stat().st_size > size:
-            break
-        time.sleep(0.005)
-    time.sleep(rng.uniform(0, 1.0))
-    while kind == "writing" and process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(FileNotFoundError):  # before the first checkpoint
-            if any(name.endswith(".tmp") for name in os.listdir(folder / "checkpoint")):
-                return
+    enough = rounds_written(folder) + rng.randint(1, 5)
+    until(lambda: rounds_written(folder) >= enough or process.poll() is not None, "the next rounds", every=0.002)
+    if kind == "writing":
+        until(lambda: writes(folder) or process.poll() is not None, "a write", every=0)
+
+
+def writes(folder: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # before the first checkpoint
+        return any(name.endswith(".tmp") for name in os.listdir(folder / "checkpoint"))
+    return False
 
 
 def killed_run(
@@ -85,7 +91,7 @@ def killed_run(
     seen: Counter[str] = Counter()
     done = 0
     while done < kills:
-        process = go_on(method, participation, rounds, hit)
+        process = resume_or_start(method, participation, rounds, hit)
         strike(process, hit, rng)
         if process.poll() is not None:
             assert process.returncode == 0, process.stderr.read().decode() if process.stderr else ""
@@ -95,7 +101,7 @@ def killed_run(
         process.communicate()
         seen[where(hit)] += 1
         done += 1
-    process = go_on(method, participation, rounds, hit)
+    process = resume_or_start(method, participation, rounds, hit)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, f"{method}: {err.decode()}"
     assert outcome(hit) == outcome(alone), f"{method} at {participation}: a resumed run differs"
@@ -103,19 +109,22 @@ def killed_run(
     return seen
 
 
+def cases() -> Iterator[tuple[str, float]]:
+    """Every method, with all clients or, where it may, with a part of them; again and again."""
+    for turn in itertools.count():
+        for place, name in enumerate(all_methods()):
+            yield name, part_for(name, (1.0, 0.4)[(turn + place) % 2])
+
+
 def soak(total: int, seed: int) -> Counter[str]:
-    rng, seen = random.Random(seed), Counter[str]()
-    began = time.monotonic()
-    while sum(seen.values()) < total:
-        for method in METHODS:
-            for participation in (1.0, 0.4):
-                if sum(seen.values()) >= total:
-                    break
-                with tempfile.TemporaryDirectory() as work:
-                    seen += killed_run(method, participation, 4, rng, Path(work))
-                print(
-                    f"{method:9} participation {participation:.0%}: same; {sum(seen.values())} kills so far", flush=True
-                )
+    """At least `total` kills, and every method at least once."""
+    rng, seen, began = random.Random(seed), Counter[str](), time.monotonic()
+    for done, (name, participation) in enumerate(cases()):
+        if done >= len(all_methods()) and sum(seen.values()) >= total:
+            break
+        with tempfile.TemporaryDirectory() as work:
+            seen += killed_run(name, participation, 4, rng, Path(work))
+        print(f"{name:13} participation {participation:.0%}: same; {sum(seen.values())} kills so far", flush=True)
     print(f"{sum(seen.values())} kills survived in {time.monotonic() - began:.0f} s: {dict(seen)}")
     return seen
 
