@@ -130,13 +130,14 @@ def federate(
     if not sizes:
         raise UserError("no client has any data; check the split")
     known, total = sorted(sizes), sum(sizes.values())
+    shares = {i: len(sizes) * size / total for i, size in sizes.items()}
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
     channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
     run = start or first_run(method, server, state_store)
     for t in range(run.round, rounds.rounds):
         site = site_of_round(server, local, rounds.seed, t)
         cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", t))
-        sites = {i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], total) for i in cohort}
+        sites = {i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i]) for i in cohort}
         due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
         run = next_round(method, run, site, sites, channel, privacy, rounds, test if due else None)
         yield run
@@ -165,11 +166,11 @@ def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
     return replace(site, local=replace(local, lr=local.lr * local.decay**t), key=key, round=t)
 
 
-def site_of_client(site: Site, seed: int, i: int, data: Samples | int, size: int, total: int) -> Site:
+def site_of_client(site: Site, seed: int, i: int, data: Samples | int, size: int, share: float) -> Site:
     """A client's place in the round of the server's `site`."""
     key = Key(seed).at("round", site.round, "client", i)
     here = None if isinstance(data, int) else data
-    return replace(site, key=key, data=here, size=size, share=site.clients * size / total)
+    return replace(site, key=key, data=here, size=size, share=share)
 
 
 def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:

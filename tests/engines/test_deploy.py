@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import socket
@@ -22,9 +21,8 @@ from flwr.clientapp import ClientApp
 from wait_until import PATIENCE, until
 
 from fedptr.cli.main import main
-from fedptr.engines.flower import superexec
 from fedptr.engines.flower.node import node_plan, worker
-from fedptr.engines.flower.node.node import PROTOCOL, Node
+from fedptr.engines.flower.node.node import Node
 from fedptr.engines.flower.server.deployed_run import serve
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import check_folder as checking
@@ -32,7 +30,7 @@ from fedptr.engines.flower.setup.init_federation import Federation, add, federat
 from fedptr.engines.flower.setup.show_status import show
 from fedptr.engines.flower.wire.agreement import Offer, agree, moments
 from fedptr.engines.flower.wire.local_grid import LocalGrid
-from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.engines.flower.wire.tensors import pack
 from fedptr.errors import UserError
@@ -153,29 +151,6 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
     (_, (well, words)) = checking.own_models(folder)
     assert not well
     assert "'missing:make' cannot be imported" in words
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("flwr.supernode.runtime.run_clientapp", "install_from_fab"),
-        ("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn"),
-        ("flwr.supercore.superexec.executor.subprocess_executor", "subprocess"),
-    ],
-)
-def test_a_flower_that_might_run_what_it_is_sent_is_refused(
-    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr(importlib.import_module(module), name)
-    with pytest.raises(SystemExit, match="2"):
-        superexec.keep_ours()
-    assert "might run programs that the server sends" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["flwr-serverapp"], ["flwr-clientapp", "--allow-runtime-dependency-installation"]])
-def test_a_node_starts_its_own_client_app_and_nothing_else(command: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        superexec.launch(command)
 
 
 def test_insecure_says_so_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,7 +197,7 @@ def test_commands_from_another_machine_are_refused(tmp_path: Path) -> None:
     """The SuperLink listens on all addresses; through one that is not the loopback it serves nodes only."""
     import asyncio
 
-    from fedptr.engines.flower.superlink import Gate
+    from fedptr.engines.flower.patches.superlink_gate import Gate
 
     def status_of(path: str, client: str) -> int:
         sent: list[dict[str, Any]] = []

@@ -15,9 +15,8 @@ from same_bits import same
 from simulated_nodes import Change, Lab
 from small_plans import TABLES, in_process, plan_for
 
-from fedptr.engines.flower.node import node as nodes
 from fedptr.engines.flower.node.simulated_node import simulated_node
-from fedptr.engines.flower.wire.parcel import Block, Parcel, read, write
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Block, Parcel, read, write
 from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
@@ -271,4 +270,4 @@ def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
     node = simulated_node(tmp_path, 0)
     words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
     assert words == {"kind": "refused", "reason": "speaks protocol 1, not 99; install the same fedptr"}
-    assert node.answer(Parcel({"kind": "dance", "protocol": nodes.PROTOCOL})).words["kind"] == "refused"
+    assert node.answer(Parcel({"kind": "dance", "protocol": PROTOCOL})).words["kind"] == "refused"

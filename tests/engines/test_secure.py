@@ -17,8 +17,8 @@ from flwr.app import ConfigRecord
 from simulated_nodes import Lab
 from small_plans import TABLES, in_process
 
-from fedptr.engines.flower.node.masked_reply import RECORD
 from fedptr.engines.flower.patches import secagg_masks
+from fedptr.engines.flower.patches.secagg_node import RECORD
 from fedptr.engines.flower.server import deployed_run
 from fedptr.engines.flower.server.secure_aggregation import MODULUS, resolution
 from fedptr.errors import UserError
@@ -114,10 +114,12 @@ def test_masks_come_from_the_whole_seed() -> None:
 
     one, other = b"\x01" + bytes(31), bytes(4) + b"\x01" + bytes(27)
     assert (pseudo_rand_gen(one, MODULUS, [(8,)])[0] == pseudo_rand_gen(other, MODULUS, [(8,)])[0]).all()
-    assert not (secagg_masks.mask(one, MODULUS, [(8,)])[0] == secagg_masks.mask(other, MODULUS, [(8,)])[0]).any()
-    for name in (secagg_masks.MOD, secagg_masks.WORKFLOW):
-        assert secagg_masks.flower(name).pseudo_rand_gen is secagg_masks.mask
-    drawn = secagg_masks.mask(b"seed", MODULUS, [(100_000,)])[0]
+    assert not (
+        secagg_masks.make_mask(one, MODULUS, [(8,)])[0] == secagg_masks.make_mask(other, MODULUS, [(8,)])[0]
+    ).any()
+    for name in (secagg_masks.NODE, secagg_masks.SERVER):
+        assert secagg_masks.import_with_masks(name).pseudo_rand_gen is secagg_masks.make_mask
+    drawn = secagg_masks.make_mask(b"seed", MODULUS, [(100_000,)])[0]
     assert abs(drawn.mean() / MODULUS - 0.5) < 0.01
     assert drawn.max() > 0.999 * MODULUS
 

@@ -11,21 +11,22 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedptr.engines.flower.node.masked_reply import RECORD, masked, to_mask
+from fedptr.engines.flower.node.masked_reply import make_maskable, mask_replies
+from fedptr.engines.flower.patches.secagg_node import belongs_to_protocol
 from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.errors import ReplyError
 
-app = ClientApp(mods=[masked])
+app = ClientApp(mods=[mask_replies])
 
 
 @app.query()
 @app.train()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
-    if RECORD in message.content.config_records:  # what goes wrong is told by `masked`
+    if belongs_to_protocol(message):  # `mask_replies` tells what goes wrong
         order = from_records(message.content)
-        return Message(to_mask(order, reply_to(order, context)), reply_to=message)
+        return Message(make_maskable(order, reply_to(order, context)), reply_to=message)
     try:
         parcel = reply_to(from_records(message.content), context)
     except ReplyError as error:

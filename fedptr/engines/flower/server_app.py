@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedptr.engines.flower.patches.pull_pauses import hurry
+from fedptr.engines.flower.patches.pull_pauses import shorten_pull_pauses
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deployed_run import serve
 from fedptr.errors import ClientError, UserError
@@ -18,7 +18,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    hurry()
+    shorten_pull_pauses()
     folder = Path(str(context.run_config["folder"]))
     try:
         summary = serve(grid, folder)

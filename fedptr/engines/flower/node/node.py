@@ -9,20 +9,17 @@ The site of a round is rebuilt here exactly as the in-process engine builds it, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import fedptr
 from fedptr.compute.choose import choose_backend
-from fedptr.core.federation import visit_client
+from fedptr.core.federation import site_of_client, site_of_round, visit_client
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -31,17 +28,14 @@ from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.node.node_plan import STATE, NodePlan, own_data
 from fedptr.engines.flower.node.state_versions import Versions
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, fits, translated
-from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.diagnostics import select_small_entries
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import choose_device, make_task
 from fedptr.runs.plan import Plan
-from fedptr.types import State
 
-PROTOCOL = 1
-MOST = 10**9  # steps of a visit
-LOGGED = 4096  # numbers; diagnostics that are longer (the projected model) stay on the node
 log = logging.getLogger("fedptr.node")
 
 
@@ -128,10 +122,9 @@ class Node:
             raise ReplyError(f"is number {self.plan.node.number} with {self.size} samples, and was taken for another")
         plan, task, data, _ = self.make(words)
         t, i, version = int(words["round"]), int(words["client"]), (int(words["round"]) + 1, int(words["attempt"]))
-        local = replace(plan.local, lr=plan.local.lr * plan.local.decay**t)
-        key = Key(plan.run.seed).at("round", t, "client", i)
-        n, part, share = int(words["clients"]), float(words["part"]), float(words["share"])
-        site = Site(task, local, key, t, n, data, self.size, part, share)
+        seed, n, part, share = plan.run.seed, int(words["clients"]), float(words["part"]), float(words["share"])
+        server = site_of_round(Site(task, plan.local, Key(seed), t, n, part=part), plan.local, seed, t)
+        site = site_of_client(server, seed, i, data, self.size, share)
         versions = Versions(self.plan.folder / STATE, str(words["experiment"]), i)
         base = words["base"]
         before = None if base is None else versions.load((int(base[0]), int(base[1])), task.device)
@@ -140,35 +133,10 @@ class Node:
         answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
         # Under secure aggregation only the number of steps is told of a client alone.
         log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
-        return Parcel({**answer, "log": shown(log)}, pack(result.reply))
+        return Parcel({**answer, "log": select_small_entries(log)}, pack(result.reply))
 
     def evaluate(self, parcel: Parcel) -> Parcel:
         _, task, _, test = self.make(parcel.words)
         state = unpack(parcel.blocks, task.device)
         scores = task.evaluate(state["x"], test, state.get("buffers"))
         return Parcel({"kind": "evaluated", "size": len(test), **scores})
-
-
-def shown(log: State) -> dict[str, Any]:
-    """Diagnostics small enough to be sent: numbers and short lists, all finite."""
-    short = {name: value for name, value in log.items() if name != "target" and value.numel() <= LOGGED}
-    return {name: value.tolist() for name, value in short.items() if bool(value.isfinite().all())}
-
-
-def tensor_log(words: Any) -> State:
-    """The diagnostics a node sent, as what `visit` makes of them here; whatever is not a finite number is left out.
-
-    So is a number of steps that is none: methods count with it.
-    """
-    found: dict[str, Tensor] = {}
-    for name, value in list(words.items())[:64] if isinstance(words, dict) else ():
-        numbers = value if isinstance(value, list) else [value]
-        good = all(type(n) in (int, float) and math.isfinite(n) and abs(n) < 2**53 for n in numbers)
-        if isinstance(name, str) and len(name) < 64 and len(numbers) <= LOGGED and good:
-            with contextlib.suppress(ValueError, TypeError, RuntimeError):
-                whole = name == "steps"
-                found[name] = torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
-    steps = words.get("steps") if isinstance(words, dict) else None
-    if type(steps) is not int or not 1 <= steps <= MOST:
-        found.pop("steps", None)
-    return found

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.data.dataset import Dataset
-from fedptr.engines.flower.node.node import PROTOCOL
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import Rules
 from fedptr.engines.flower.server.roster import Roster, read_offer
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, agree
 from fedptr.engines.flower.wire.courier import Courier
-from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.errors import ReplyError, UserError
 from fedptr.messages import print_notice
 

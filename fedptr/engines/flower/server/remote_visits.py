@@ -14,12 +14,12 @@ import torch
 
 from fedptr.core.federation import Visit, check_reply
 from fedptr.core.method import Method, Site
-from fedptr.engines.flower.node.node import PROTOCOL, tensor_log
 from fedptr.engines.flower.server.deploy_plan import Rules
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
-from fedptr.engines.flower.wire.parcel import Parcel
+from fedptr.engines.flower.wire.diagnostics import read_entries
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.privacy.differential import Privacy
@@ -129,7 +129,8 @@ class Remote:
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
-        from fedptr.engines.flower.server.secure_aggregation import UnmaskableError, collect, resolution
+        from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError
+        from fedptr.engines.flower.server.secure_aggregation import collect_mean, resolution
 
         x, names = msg["x"], sorted(reply_entries(method, msg, sites[min(sites)]))
         shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]
@@ -143,7 +144,7 @@ class Remote:
             for i, order in orders.items()
         }
         try:
-            got = collect(self.courier, to_nodes, shapes, self.rules.round_timeout)
+            got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout)
             mean = {name: torch.from_numpy(value).to(x) for name, value in zip(names, got.mean, strict=True)}
             mean |= {"w": x + mean["w"]} if "w" in mean else {}
             self.bound(mean, msg)
@@ -193,4 +194,4 @@ class Remote:
 
     def visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
         version = torch.tensor([site.round + 1, self.attempt])
-        return Visit(reply, {VERSION: version}, tensor_log(words.get("log")), seconds)
+        return Visit(reply, {VERSION: version}, read_entries(words.get("log")), seconds)

@@ -1,8 +1,8 @@
-"""Secure aggregation on the server: Flower's SecAgg+ over our courier, which shows it the mean of the replies alone.
+"""Secure aggregation on the server: by Flower's SecAgg+ over our courier it learns the mean of the replies alone.
 
-Every node's numbers arrive masked. Who drops out on the way is no harm while a majority of those asked stays; with
-fewer, nothing is learnt and the round does not count. What arrives is checked before Flower's part reads it; what was
-masked cannot be, so that bounds hold for the mean.
+Every node's numbers arrive masked. Nodes may drop out on the way while a majority of those asked stays; with fewer,
+nothing is learnt and the round does not count. What arrives is checked before Flower's part reads it. Masked numbers
+cannot be checked, so the bounds hold for the mean.
 """
 
 from __future__ import annotations
@@ -10,29 +10,22 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.common import FitIns, Parameters, parameters_to_ndarrays
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.app import Message
 
-from fedptr.engines.flower.node.masked_reply import RECORD
-from fedptr.engines.flower.patches.secagg_masks import WORKFLOW, flower
+from fedptr.engines.flower.patches.secagg_node import RECORD
+from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError, average_masked
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import Parcel, words_from
 from fedptr.engines.flower.wire.records import to_records
 from fedptr.errors import ReplyError
 
-LEVELS = 1 << 22  # a number within ±range is rounded to one of so many, at random, so that it is right on average
+LEVELS = 1 << 22  # a number within ±range is rounded to one of these at random, so that it is right on average
 MODULUS = 1 << 32
 MOST = MODULUS // LEVELS - 1  # nodes, whose sum must not reach the modulus
 KEYS = 120.0  # seconds for the messages that take no training
-
-
-class UnmaskableError(Exception):
-    """No mean came out of a round."""
 
 
 def resolution(bound: float) -> float:
@@ -51,65 +44,33 @@ class Collected:
     failures: dict[int, str]
 
 
-def collect(courier: Courier, orders: Mapping[int, Parcel], shapes: list[tuple[int, ...]], timeout: float) -> Collected:
+def collect_mean(
+    courier: Courier, orders: Mapping[int, Parcel], shapes: list[tuple[int, ...]], timeout: float
+) -> Collected:
     """Lets the nodes carry out their orders, each of which has its `weight`, and returns the weighted mean."""
     if not 2 <= len(orders) <= MOST:
         raise UnmaskableError(f"secure aggregation takes 2 to {MOST} nodes, not {len(orders)}")
     first = next(iter(orders.values())).words
     carrier = Carrier(courier, dict(orders), [(1,), *shapes], timeout)
-    module = flower(WORKFLOW)
-    workflow = module.SecAggPlusWorkflow(
-        1.0,
-        len(orders) // 2 + 1,
+    mean = average_masked(
+        carrier,
+        {node: to_records(order) for node, order in orders.items()},
+        int(first["round"]) + 1,
+        threshold=len(orders) // 2 + 1,
         max_weight=float(first["largest"]),
         clipping_range=float(first["range"]),
         quantization_range=LEVELS,
         modulus_range=MODULUS,
     )
-    state, found = module.WorkflowState(), list[Any]()
-    context = around(list(orders), int(first["round"]) + 1, found)
-    stages = ("setup_stage", "share_keys_stage", "collect_masked_vectors_stage", "unmask_stage")
-    for name in stages:
-        try:
-            enough = getattr(workflow, name)(carrier, context, state)
-        except (ValueError, TypeError, KeyError, IndexError) as error:  # shares that do not fit each other
-            raise UnmaskableError(f"secure aggregation failed ({type(error).__name__}: {error})") from None
-        if name == "setup_stage":
-            state.nid_to_fitins = {node: to_records(order) for node, order in orders.items()}
-        if name == "share_keys_stage":  # Flower would ask for shares of those who left before they had given any
-            alive = state.sampled_node_ids = set(state.active_node_ids)
-            state.nid_to_neighbours = {node: state.nid_to_neighbours[node] & alive for node in alive}
-        if not enough:
-            raise UnmaskableError(f"too few nodes for secure aggregation ({reasons(carrier.failures)})")
-    return Collected(found, carrier.words, carrier.failures)
-
-
-def reasons(failures: Mapping[int, str]) -> str:
-    return "; ".join(failures.values()) or "no node failed"
-
-
-def around(nodes: list[int], number: int, found: list[Any]) -> Any:
-    """What Flower's workflow expects around it: a strategy that chooses these nodes and takes the mean."""
-
-    class Strategy:
-        def configure_fit(self, *_: Any) -> list[Any]:
-            return [(SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in nodes]
-
-        def aggregate_fit(self, _: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
-            found.extend(parameters_to_ndarrays(results[0][1].parameters))
-            return None, {}
-
-    records = SimpleNamespace(
-        config_records={MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: number})},
-        array_records={MAIN_PARAMS_RECORD: ArrayRecord()},
-    )
-    manager = SimpleNamespace(num_available=lambda: len(nodes))
-    return SimpleNamespace(state=records, strategy=Strategy(), client_manager=manager)
+    if mean is None:
+        reasons = "; ".join(carrier.failures.values()) or "no node failed"
+        raise UnmaskableError(f"too few nodes for secure aggregation ({reasons})")
+    return Collected(mean, carrier.words, carrier.failures)
 
 
 @dataclass
 class Carrier:
-    """The grid that Flower's workflow sees: replies that are not what they must be never reach it."""
+    """The grid that Flower's workflow sees. A reply that is not what it must be never reaches it."""
 
     courier: Courier
     orders: dict[int, Parcel]
@@ -138,35 +99,37 @@ class Carrier:
                 self.failures[node] = str(error)
         return good
 
-    def keys(self, reply: Message) -> None:
-        of(reply, {"pk1": bytes, "pk2": bytes})
+    def check_keys(self, reply: Message) -> None:
+        read_entries(reply, {"pk1": bytes, "pk2": bytes})
 
-    def shares(self, reply: Message) -> None:
-        found = of(reply, {"dsts": int, "ctxts": bytes})
+    def check_shares(self, reply: Message) -> None:
+        found = read_entries(reply, {"dsts": int, "ctxts": bytes})
         if len(found["dsts"]) != len(found["ctxts"]) or not set(found["dsts"]) <= set(self.orders):
             raise ReplyError("sent shares for nodes that were not asked")
 
-    def vectors(self, reply: Message) -> None:
-        arrays = [whole(content) for content in of(reply, {"masked_params": bytes})["masked_params"]]
+    def check_vectors(self, reply: Message) -> None:
+        arrays = [
+            read_whole_numbers(content) for content in read_entries(reply, {"masked_params": bytes})["masked_params"]
+        ]
         if [None if array is None else array.shape for array in arrays] != self.shapes:
             raise ReplyError("sent masked numbers of another shape")
 
-    def unmasking(self, reply: Message) -> None:
-        found = of(reply, {"nids": int, "shares": bytes})
+    def check_unmasking(self, reply: Message) -> None:
+        found = read_entries(reply, {"nids": int, "shares": bytes})
         if len(found["nids"]) != len(found["shares"]) or not set(found["nids"]) <= set(self.orders):
             raise ReplyError("sent shares of nodes that were not asked")
 
 
 CHECKS: dict[str, Callable[[Carrier, Message], None]] = {
-    "setup": Carrier.keys,
-    "share_keys": Carrier.shares,
-    "collect_masked_vectors": Carrier.vectors,
-    "unmask": Carrier.unmasking,
+    "setup": Carrier.check_keys,
+    "share_keys": Carrier.check_shares,
+    "collect_masked_vectors": Carrier.check_vectors,
+    "unmask": Carrier.check_unmasking,
 }
 
 
-def of(reply: Message, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """The entries of a reply of the protocol, each as a list, if they are of these kinds."""
+def read_entries(reply: Message, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
+    """The entries of a reply of the protocol, each as a list; raises where one is not of its kind."""
     record = reply.content.config_records.get(RECORD)
     found = {}
     for name, kind in kinds.items():
@@ -178,7 +141,7 @@ def of(reply: Message, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
     return found
 
 
-def whole(content: bytes) -> Any:
+def read_whole_numbers(content: bytes) -> Any:
     """An array of whole numbers below the modulus, or None."""
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""A Flower grid in one process: messages go to ClientApps at once. For tests, and for a look without a network."""
+"""A Flower grid in one process: messages go straight to ClientApps. For tests, and for a trial without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+
+from fedptr.engines.flower.patches.message_identity import set_message_id, set_sender
 
 
 class LocalGrid(Grid):
@@ -23,9 +24,9 @@ class LocalGrid(Grid):
         run_config: Mapping[str, Any],
         change: Callable[[int, Message], Message | None] = lambda node, message: message,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        set_sender()
         self.app, self.change = app, change
-        self.contexts = {101 + k: context(101 + k, config, run_config) for k, config in enumerate(node_configs)}
+        self.contexts = {101 + k: make_context(101 + k, config, run_config) for k, config in enumerate(node_configs)}
         self.offline: set[int] = set()
         self.replies: dict[str, Message] = {}
 
@@ -46,7 +47,7 @@ class LocalGrid(Grid):
         names = []
         for message in messages:
             names.append(str(uuid.uuid4()))
-            message.metadata.__dict__["_message_id"] = names[-1]
+            set_message_id(message, names[-1])
             node = message.metadata.dst_node_id
             sent = copy.deepcopy(message)  # what is one object here would be one per node over a network
             reply = self.change(node, self.app(message=sent, context=self.contexts[node]))
@@ -61,5 +62,5 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def context(node: int, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
+def make_context(node: int, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
     return Context(1, node, dict(node_config), RecordDict(), dict(run_config))

@@ -1,0 +1,68 @@
+"""Flower's half of SecAgg+ on a node, called directly.
+
+Flower means `secaggplus_mod` to wrap a ClientApp that answers with the legacy FitRes. Ours answers with parcels, so its
+numbers are put into that form; the mod takes them out, masks them, and removes them before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+
+from fedptr.engines.flower.patches.flower_code import FlowerCode
+from fedptr.engines.flower.patches.secagg_masks import NODE, import_with_masks
+
+RECORD = "secaggplus_configs"  # every message of the protocol has a record of this name
+FLOWER = (
+    FlowerCode(
+        "flwr.common.secure_aggregation.secaggplus_constants",
+        "RECORD_KEY_CONFIGS",
+        21,
+        f"= '{RECORD}'",
+        "0c39546b70bdb8f8",
+    ),
+    FlowerCode(
+        NODE,
+        "secaggplus_mod",
+        169,
+        "fitres = compat.recorddict_to_fitres(out_content, keep_input=True)",
+        "cc0e7d467b4de166",
+    ),
+    FlowerCode(NODE, "secaggplus_mod", 174, "arr_record.clear()", "cc0e7d467b4de166"),
+    FlowerCode(
+        "flwr.compat.common.recorddict_compat",
+        "fitres_to_recorddict",
+        227,
+        "def fitres_to_recorddict(",
+        "acf57f4322a2aa17",
+    ),
+)
+
+
+def belongs_to_protocol(message: Message) -> bool:
+    return RECORD in message.content.config_records
+
+
+def answer_masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Lets Flower answer a message of the protocol; `call_next` trains when it is asked for the numbers."""
+    reply: Message = import_with_masks(NODE).secaggplus_mod(message, context, call_next)
+    return reply
+
+
+def make_error_reply(message: Message, words: str) -> Message:
+    """A reply with the reason; Flower's own has none."""
+    from flwr.common.constant import ErrorCode
+
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, words), reply_to=message)
+
+
+def numbers_to_mask(numbers: list[Any], weight: int) -> RecordDict:
+    """The numbers in the form in which Flower's half takes them."""
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(numbers), weight, {})
+    records: RecordDict = fitres_to_recorddict(result, False)
+    return records
