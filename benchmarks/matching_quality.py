@@ -1,6 +1,6 @@
 """How well does matching match? The loss after it, along the trajectories of several methods, rates and datasets.
 
-    python benchmarks/matching_quality.py [--rounds 12] [--only cifar10,0.1]
+    python benchmarks/matching_quality.py [--rounds 12] [--H 5] [--only cifar10,0.1]
 
 A loss of 0 is a student that arrives where the global model did, 1 one that might as well have stayed. For each
 trajectory two servers watch the same models: one matches with the paper's step sizes, one with `beta` and `lr_img`
@@ -14,6 +14,7 @@ import argparse
 import itertools
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,8 +29,8 @@ from fedptr.runs.experiment import Experiment, prepare
 
 DATA, RATES, METHODS = ("cifar10", "fashion-mnist"), (0.01, 0.1), ("fedavg", "scaffold", "feddyn", "fedagm")
 SERVERS = {
-    "paper": FedPTRS(H=5, mtt_max_loss=1e9),
-    "auto": FedPTRS(H=5, mtt_max_loss=1e9, beta="auto", lr_img="auto", reach=1.0),
+    "paper": FedPTRS(mtt_max_loss=1e9),
+    "auto": FedPTRS(mtt_max_loss=1e9, beta="auto", lr_img="auto", reach=1.0),
 }
 IMAGES, CLIENTS = 5_000, 10
 
@@ -74,6 +75,7 @@ def watch(server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--H", type=int, default=5, help="outer steps of every matching")
     parser.add_argument("--only", default="", help="of the datasets, rates and methods, those to run")
     args = parser.parse_args()
     wanted = set(filter(None, args.only.split(",")))
@@ -88,7 +90,7 @@ def main() -> None:
         plan = plan_of(data, rate, method, args.rounds)
         experiment = prepare(plan)
         models = list(trajectory(plan, experiment))
-        found = [watch(server, models, plan, experiment) for server in SERVERS.values()]
+        found = [watch(replace(server, H=args.H), models, plan, experiment) for server in SERVERS.values()]
         cells = [f"{each[name]:.2f}" for name in ("loss", "cosine", "reach") for each in found]
         print(f"| {data} | {rate} | {method} | {' | '.join(cells)} |", flush=True)
 

@@ -9,6 +9,8 @@ Numbered details:
 2. x is what is evaluated and kept; x' only travels.
 3. The official code weighs ‖w − x'‖² without the ½ by 1e-3, which is β = 2e-3 here.
 4. λ = 0 is FedProx(μ = β), and with β = 0 too FedAvg, bit for bit.
+5. x' lies λ rounds ahead on the straight line through the last two global models. So with β = 0 this is `fedptr-linear`
+   with m = 1, reach λ and no pull, bit for bit once that has warmed up.
 
 On quadratics: biased. A fixed point has v = 0 and is FedProx's.
 """

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedptr.compute.blocks import BlockedTask
 from fedptr.core.faults import Faults
-from fedptr.core.federation import Rounds, federate
+from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -32,6 +32,7 @@ from fedptr.methods import (
     FedDyn,
     FedPD,
     FedProx,
+    FedPTRLinear,
     FedSAM,
     FedYogi,
     Mime,
@@ -129,6 +130,15 @@ def test_fedagm_by_its_printed_rule(world: World) -> None:
         torch.testing.assert_close(run.w, x, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(run.server["v"], v, rtol=1e-4, atol=1e-6)
         assert run.record["test_loss"] == world.task.evaluate(run.w, world.test)["loss"], "x is evaluated, not x'"
+
+
+def test_fedagm_is_a_projection_along_a_straight_line(world: World) -> None:
+    """v is the global model's last step, so x + λv is what FedPTR's control projects, λ rounds ahead."""
+    *_, before, then, agm = world.runs(FedAGM(lam=0.85, beta=0.0), rounds=4)
+    linear = FedPTRLinear(m=1, reach=0.85, regulariser="none")
+    server = {"x": then.w, "trail": before.w[None], "seen": torch.tensor(2)}
+    (run,) = federate(linear, world.task, world.clients, world.test, Rounds(4), LOCAL, start=Run(3, server, {}))
+    assert torch.equal(run.w, agm.w)
 
 
 RULES = {
