@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -24,7 +26,7 @@ from fedptr.runs import summary
 
 pytestmark = pytest.mark.real
 
-SECONDS = 3.0  # within which a large page shows its first charts
+SECONDS = 2.0  # of a processor, in which a large page shows its first charts
 
 
 @pytest.fixture(scope="module")
@@ -210,23 +212,22 @@ def test_sixty_runs_open_quickly(browser: Any, tmp_path: Path) -> None:
         run = {"rounds": 100, "seed": k}
         made_run(tmp_path / "runs" / str(k), {"run": run, "method": {"name": method, **H}, "output": {"pictures": 20}})
     address = report(tmp_path / "runs", tmp_path / "report.html")
-    measured: list[float] = []
-    while len(measured) < 4 and not any(seconds < SECONDS for seconds in measured):  # a machine may be busy
-        measured.append(first_chart(tmp_path / "report.html", tmp_path / f"profile{len(measured)}"))
-    assert min(measured) < SECONDS, f"the first chart took {measured} s"
+    used = first_chart(tmp_path / "report.html", tmp_path / "profile")
+    assert 0 < used < SECONDS, f"the first chart took {used} s"
     browser.get(address)
     draw_all(browser)
     assert errors(browser) == []
 
 
 def first_chart(page: Path, profile: Path) -> float:
-    """Seconds from navigation to the first chart, in a new process that has compiled nothing yet.
+    """Processor seconds until the first chart is there, in a new browser that has compiled nothing yet.
 
-    Not by the driver: with a debugger attached Plotly takes longer to start. The page says it in its title, which the
-    browser tells without one; for that a copy of it goes without its policy and has one script more.
+    Those of the process that draws the page, so that it does not matter how busy the machine is. Not by the driver:
+    with a debugger attached Plotly takes longer to start. The page says it in its title, which the browser tells
+    without one; for that a copy of it goes without its policy and has one script more.
     """
     text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
-    tell = "setInterval(() => { if (report.first) document.title = `first ${report.first}`; }, 20)"
+    tell = "setInterval(() => { if (report.first) document.title = 'first'; }, 20)"
     told = page.with_name("told.html")
     told.write_text(text.replace("</body>", f"<script>{tell}</script></body>"), encoding="utf-8")
     chromium = shutil.which("chromium")
@@ -238,14 +239,31 @@ def first_chart(page: Path, profile: Path) -> float:
         until(lambda: port.exists() and port.read_text(), "Chromium's start")
         where = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
 
-        def said() -> list[str]:
-            with urllib.request.urlopen(where, timeout=10) as answer:
-                return [one["title"][6:] for one in json.load(answer) if one["title"].startswith("first ")]
+        def said() -> bool:
+            with urllib.request.urlopen(where, timeout=PATIENCE) as answer:
+                return any(one["title"] == "first" for one in json.load(answer))
 
-        return float(until(said, "the first chart")[0]) / 1000
+        until(said, "the first chart")
+        return max(map(processor_seconds, renderers(profile)))
     finally:
         process.terminate()
         process.wait(PATIENCE)
+
+
+def renderers(profile: Path) -> list[Path]:
+    """The processes of this browser that draw pages."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes()
+            if b"--type=renderer" in words and str(profile).encode() in words:
+                found.append(path.parent)
+    return found
+
+
+def processor_seconds(process: Path) -> float:
+    user, system = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from fedptr.runs.same_run import identity_text
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "part"), [("fedptr", 0.4), ("feddc", 1.0)])
 def test_killed_runs_end_as_if_they_had_not_been(method: str, part: float, tmp_path: Path) -> None:
     """The quick version of `make soak`."""
