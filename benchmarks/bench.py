@@ -5,7 +5,7 @@
     python benchmarks/bench.py --quick             small sizes, to see that everything works; writes nothing
     python benchmarks/bench.py --full              FedPTR's cost also from whole rounds, which takes an hour more
 
-Our side of every figure is in ours.py. A figure that cannot be measured is reported with the reason.
+Our side of every figure is in our_side.py. A figure that cannot be measured is reported with the reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import argparse
 import importlib
 import time
 
-import results
-from results import Row, missing
+import bench_results
+from bench_results import Row, missing_row
 from scale import Scale
 
 FIGURES = {
@@ -29,16 +29,16 @@ FIGURES = {
 }
 
 
-def measure(name: str, scale: Scale) -> list[Row]:
+def measure_figure(name: str, scale: Scale) -> list[Row]:
     """The rows of one figure as far as they can be had."""
     rows: list[Row] = []
     try:
-        for row in importlib.import_module(f"figure_{name}").figures(scale):
-            print("  " + results.line(row, "").strip("| "), flush=True)
+        for row in importlib.import_module(f"figure_{name}").measure_rows(scale):
+            print("  " + bench_results.row_markdown(row, "").strip("| "), flush=True)
             rows.append(row)
     except Exception as error:  # whatever it is, the other figures are wanted too
-        rows.append(missing(FIGURES[name], "", f"{type(error).__name__}: {error}"))
-        print("  " + results.line(rows[-1], "").strip("| "), flush=True)
+        rows.append(missing_row(FIGURES[name], "", f"{type(error).__name__}: {error}"))
+        print("  " + bench_results.row_markdown(rows[-1], "").strip("| "), flush=True)
     return rows
 
 
@@ -54,10 +54,10 @@ def main() -> None:
     for name in asked.only:
         print(f"{name}: {FIGURES[name]} …", flush=True)
         began = time.perf_counter()
-        rows = measure(name, scale)
+        rows = measure_figure(name, scale)
         if not asked.quick:
-            found = {**results.read(), name: results.entry(rows, time.perf_counter() - began)}
-            results.write({known: found[known] for known in FIGURES if known in found})
+            found = {**bench_results.read_results(), name: bench_results.make_entry(rows, time.perf_counter() - began)}
+            bench_results.write_results({known: found[known] for known in FIGURES if known in found})
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from ours import ours, rounds, site
-from results import Goal, Row, row
+from bench_results import Goal, Row, make_row
+from our_side import endless_rounds, make_fast_task, make_site
 from scale import Scale
-from timing import Times, interleaved, ratios, spread
-from work import photos
+from timing import Times, quartiles, ratios_by_turn, time_in_turns
+from workload import make_images
 
 from fedptr.core.federation import Run
 from fedptr.core.local_training import Local
@@ -61,21 +61,23 @@ SETTINGS = [
 ]
 
 
-def figures(scale: Scale) -> Iterator[Row]:
-    exact, *_ = everything = settings(scale)
+def measure_rows(scale: Scale) -> Iterator[Row]:
+    exact, *_ = everything = scaled_settings(scale)
     repeats = min(scale.repeats, 3)  # each takes minutes; the parts are the same for every setting
-    times = interleaved(parts(exact, scale(128), scale(500)), repeats)
+    times = time_in_turns(round_parts(exact, scale(128), scale(500)), repeats)
     turns = [{name: taken[i] for name, taken in times.items()} for i in range(repeats)]
     for setting in everything:
         for method, goal in setting.goals():
-            values = [cost(method, setting, turn, IMAGES / (PAIR * BATCHES * 500)) for turn in turns]
+            values = [cost_in_fedavg_rounds(method, setting, turn, IMAGES / (PAIR * BATCHES * 500)) for turn in turns]
             title = f"{method.name} round, {setting.name}"
-            yield row(title, "our FedAvg round, put together", values, "×", Goal("≤", goal), times, seconds(times))
+            yield make_row(
+                title, "our FedAvg round, put together", values, "×", Goal("≤", goal), times, seconds_by_part(times)
+            )
     if scale.full:
-        yield from whole(scale)
+        yield from whole_rounds(scale)
 
 
-def settings(scale: Scale) -> list[Setting]:
+def scaled_settings(scale: Scale) -> list[Setting]:
     if not scale.quick:
         return SETTINGS
     small: dict[str, Any] = {"ipc": 1, "H": 3}
@@ -87,7 +89,7 @@ def settings(scale: Scale) -> list[Setting]:
     ]
 
 
-def cost(method: Method, setting: Setting, t: dict[str, float], pairs: float) -> float:
+def cost_in_fedavg_rounds(method: Method, setting: Setting, t: dict[str, float], pairs: float) -> float:
     """In FedAvg rounds, from the seconds of one turn; `pairs` of clients as in A make a round."""
     A, B, C, D, E, F = (t[name] for name in "ABCDEF")
     o = (C - D) / SAMPLED
@@ -98,21 +100,21 @@ def cost(method: Method, setting: Setting, t: dict[str, float], pairs: float) ->
     return (pairs * B + beside) / (pairs * A)
 
 
-def seconds(times: Times) -> str:
-    return ", ".join(f"{name} {spread(times[name]).median:.2f} s" for name in "ABCDEF")
+def seconds_by_part(times: Times) -> str:
+    return ", ".join(f"{name} {quartiles(times[name]).median:.2f} s" for name in "ABCDEF")
 
 
-def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], object]]:
+def round_parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], object]]:
     """A to F as functions."""
-    task = ours(width)
-    clients = bytes_of(PAIR * BATCHES * batch, PAIR)
+    task = make_fast_task(width)
+    clients = stored_images(PAIR * BATCHES * batch, PAIR)
     server = replace(setting.server, H=SAMPLED, **EARLY)
     client = replace(setting.client, H=SAMPLED, **EARLY)
     methods = {"A": FedAvg(), "B": replace(server, H=0, K=0), "F": client}
     works = {name: second_round(method, task, clients, batch) for name, method in methods.items()}
-    warm = next(rounds(server, task, clients, batch)).server
+    warm = next(endless_rounds(server, task, clients, batch)).server
     memory = {**warm, "trail": torch.stack([task.init(), warm["x"]])}
-    place = site(task, None, Local(batch=batch))
+    place = make_site(task, None, Local(batch=batch))
     aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
     how = Matching(SAMPLED, server.R, MTT_LR_IMG, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa)
     steps = draw_steps(how, len(aux.y), task.shape, place.key("mtt-batch"), place.key("mtt-aug"))
@@ -126,30 +128,30 @@ def parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], ob
 
 def second_round(method: FedAvg, task: Classification, clients: list[Samples], batch: int) -> Callable[[], Run]:
     """The first round is run here, the second whenever the result is called."""
-    first = next(rounds(method, task, clients, batch))
-    return lambda: next(rounds(method, task, clients, batch, first))
+    first = next(endless_rounds(method, task, clients, batch))
+    return lambda: next(endless_rounds(method, task, clients, batch, first))
 
 
-def whole(scale: Scale) -> Iterator[Row]:
-    task, batch, clients = ours(scale(128)), scale(500), bytes_of(scale(IMAGES), CLIENTS)
-    for setting in settings(scale):
+def whole_rounds(scale: Scale) -> Iterator[Row]:
+    task, batch, clients = make_fast_task(scale(128)), scale(500), stored_images(scale(IMAGES), CLIENTS)
+    for setting in scaled_settings(scale):
         works = {"fedavg": second_round(FedAvg(), task, clients, batch)}
         for method, _ in setting.goals():
             works[method.name] = second_round(replace(method, **EARLY), task, clients, batch)
-        times = interleaved(works, 1)
+        times = time_in_turns(works, 1)
         for method, goal in setting.goals():
             always = method.mtt_every == 1
             took = f"{times[method.name][0]:.0f} against {times['fedavg'][0]:.0f} s"
             took += "" if always else "; of the rounds in which it matches"
-            yield row(
+            yield make_row(
                 f"{method.name} round, {setting.name}", "our FedAvg round, whole rounds",
-                ratios(times, method.name, "fedavg"), "×", Goal("≤", goal) if always else None, times, took,
+                ratios_by_turn(times, method.name, "fedavg"), "×", Goal("≤", goal) if always else None, times, took,
             )  # fmt: skip
 
 
-def bytes_of(n: int, clients: int) -> list[Samples]:
+def stored_images(n: int, clients: int) -> list[Samples]:
     """Images as datasets hold them, in bytes, and normalised when they are used."""
-    x, y = photos(n)
+    x, y = make_images(n)
     level = torch.full((1, 3, 1, 1), 128.0)
     stored = (x * 40 + 128).clamp(0, 255).to(torch.uint8)
     data = Samples(stored, y, mean=level, std=torch.full_like(level, 40.0))

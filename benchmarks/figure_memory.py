@@ -13,18 +13,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from results import Goal, Row, row
+from bench_results import Goal, Row, make_row
 from scale import Scale
 
 from fedptr.runs.summary import peak_memory, reset_peak_memory
 
 
-def peak(who: str, width: int, R: int, images: int) -> int:
+def peak_bytes(who: str, width: int, R: int, images: int) -> int:
     """Bytes a step needs at its peak, above what was there before."""
-    from figure_matching import graph
-    from ours import problem
+    from figure_matching import unrolled_work
+    from our_side import make_matching_problem
 
-    step = problem(width, images, R).solve if who == "ours" else graph(width, images, R)
+    step = make_matching_problem(width, images, R).solve if who == "ours" else unrolled_work(width, images, R)
     for _ in range(2):
         gc.collect()
         if sys.platform == "linux":
@@ -35,26 +35,26 @@ def peak(who: str, width: int, R: int, images: int) -> int:
     return peak_memory() - before
 
 
-def measured(repeats: int, *arguments: object) -> list[float]:
+def measure_peaks(repeats: int, *arguments: object) -> list[float]:
     command = [sys.executable, __file__, *map(str, arguments)]
     outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
     return [float(json.loads(output)) for output in outputs]
 
 
-def figures(scale: Scale) -> Iterator[Row]:
+def measure_rows(scale: Scale) -> Iterator[Row]:
     repeats, images = 1 if scale.quick else 3, scale(100)
     for width in (scale(32), scale(128)):
         name = f"peak memory of an outer step, {images} images, width {width}"
-        ours = measured(repeats, "ours", width, 10, images)
-        theirs = measured(repeats, "unrolled", width, 10, images)
-        longer = measured(repeats, "ours", width, 40, images)
+        ours = measure_peaks(repeats, "ours", width, 10, images)
+        theirs = measure_peaks(repeats, "unrolled", width, 10, images)
+        longer = measure_peaks(repeats, "ours", width, 40, images)
         sizes = f"{min(ours) / 1e6:.0f} against {min(theirs) / 1e6:.0f} MB"
         parts = [a / b for a, b in zip(ours, theirs, strict=True)]
-        yield row(f"{name}, R=10", "unrolled autograd", parts, "×", Goal("≤", 1 / 3), note=sizes)
+        yield make_row(f"{name}, R=10", "unrolled autograd", parts, "×", Goal("≤", 1 / 3), note=sizes)
         growth = [100 * (b / a - 1) for a, b in zip(ours, longer, strict=True)]
-        yield row(f"{name}: growth from R=10 to R=40", "ours at R=10", growth, "%", Goal("<", 10))
+        yield make_row(f"{name}: growth from R=10 to R=40", "ours at R=10", growth, "%", Goal("<", 10))
 
 
 if __name__ == "__main__":
     who, *numbers = sys.argv[1:]
-    print(json.dumps(peak(who, *map(int, numbers))))
+    print(json.dumps(peak_bytes(who, *map(int, numbers))))

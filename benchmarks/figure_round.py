@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from ours import ours, rounds
-from peers import Peer, PeerError
-from references import plain_round
-from results import Goal, Row, missing, row
+from bench_results import Goal, Row, make_row, missing_row
+from our_side import endless_rounds, make_fast_task
+from peer_process import Peer, PeerError
+from plain_references import run_plain_round
 from scale import Scale
-from separate_process import Apart
-from timing import Times, interleaved, ratios, spread
+from separate_process import SeparateProcess
+from timing import Times, quartiles, ratios_by_turn, time_in_turns
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
-from work import network, photos
+from workload import make_images, make_network
 
 from fedptr.core.samples import Samples
 from fedptr.methods.fedavg import FedAvg
@@ -34,12 +34,12 @@ PEERS = {
 }
 
 
-def plain(width: int, images: int, batch: int) -> Callable[[], dict[str, Any]]:
-    model, (x, y) = network(width), photos(images)
+def plain_round_work(width: int, images: int, batch: int) -> Callable[[], dict[str, Any]]:
+    model, (x, y) = make_network(width), make_images(images)
     sets = [TensorDataset(*part) for part in zip(x.chunk(CLIENTS), y.chunk(CLIENTS), strict=True)]
 
     def work() -> dict[str, Any]:
-        plain_round(model, sets, batch, shuffle=False)
+        run_plain_round(model, sets, batch, shuffle=False)
         return {name: value.numpy() for name, value in model.state_dict().items()}
 
     return work
@@ -50,17 +50,17 @@ class Round:
 
     def __init__(self, scale: Scale) -> None:
         self.width, self.batch, self.repeats = scale(32), scale(100), scale.repeats
-        self.x, self.y = photos(CLIENTS * scale(1000))
+        self.x, self.y = make_images(CLIENTS * scale(1000))
         self.work = {
-            "x": self.x, "y": self.y, "state": network(self.width).state_dict(), "width": self.width,
+            "x": self.x, "y": self.y, "state": make_network(self.width).state_dict(), "width": self.width,
             "clients": CLIENTS, "batch": self.batch, "rounds": self.repeats + 1,
         }  # fmt: skip
-        self.task = ours(self.width)
+        self.task = make_fast_task(self.width)
 
     def against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
         """The times of ours and of one reference, and what their losses say; refuses work that is not the same."""
         parts = list(zip(self.x.chunk(CLIENTS), self.y.chunk(CLIENTS), strict=True))
-        runs = rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
+        runs = endless_rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
         w = self.task.init()
 
         def step() -> None:
@@ -68,7 +68,7 @@ class Round:
             w = next(runs).w
 
         state: dict[str, Tensor] = {}
-        with contextlib.closing(Apart(plain, self.width, len(self.y), self.batch)) as loop:
+        with contextlib.closing(SeparateProcess(plain_round_work, self.width, len(self.y), self.batch)) as loop:
 
             def reference() -> None:
                 nonlocal state
@@ -77,7 +77,7 @@ class Round:
                 else:
                     state = {key: torch.from_numpy(value) for key, value in loop().items()}
 
-            times = interleaved({"ours": step, name: reference}, self.repeats)
+            times = time_in_turns({"ours": step, name: reference}, self.repeats)
         state = peer.state() if peer else state
         first, mine, theirs = (self.loss(s) for s in (self.work["state"], self.task.parameters(w), state))
         words = f"loss {first:.3f} → {mine:.3f}, the reference's {theirs:.3f}"
@@ -87,14 +87,14 @@ class Round:
 
     @torch.no_grad()
     def loss(self, state: dict[str, Tensor] | object) -> float:
-        model: nn.Module = network(self.width)
+        model: nn.Module = make_network(self.width)
         assert isinstance(state, dict)
         model.load_state_dict(state)
         logits = torch.cat([model(x) for x in self.x.split(100)])
         return float(F.cross_entropy(logits, self.y))
 
 
-def figures(scale: Scale) -> Iterator[Row]:
+def measure_rows(scale: Scale) -> Iterator[Row]:
     work = Round(scale)
     images = len(work.y) // CLIENTS
     title = f"FedAvg round, {CLIENTS} clients × {images} images, width {work.width}"
@@ -104,10 +104,10 @@ def figures(scale: Scale) -> Iterator[Row]:
             with Peer(*start, work.work) if start else contextlib.nullcontext() as peer:
                 times, words = work.against(name, peer)
         except PeerError as error:
-            yield missing(title, name, error)
+            yield missing_row(title, name, error)
             continue
-        took = f"{spread(times['ours']).median:.2f} against {spread(times[name]).median:.2f} s; {words}"
-        found = row(title, name, ratios(times, name, "ours"), "×", Goal("≥", 2), times, took)
+        took = f"{quartiles(times['ours']).median:.2f} against {quartiles(times[name]).median:.2f} s; {words}"
+        found = make_row(title, name, ratios_by_turn(times, name, "ours"), "×", Goal("≥", 2), times, took)
         yield found
         best = min((found, best or found), key=lambda r: r.value or 0.0)
     if best:

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from results import Goal, Row, row
+from bench_results import Goal, Row, make_row
 from scale import Scale
-from timing import Work, interleaved, ratios, spread
+from timing import Work, quartiles, ratios_by_turn, time_in_turns
 
 HELP = ["-m", "fedptr", "--help"]
 RUN = ["-m", "fedptr", "run", "--rounds", "1", "--subset", "200", "--force"]
@@ -24,30 +24,30 @@ MODELS = {
 }
 
 
-def run(*arguments: str, **variables: str) -> str:
+def run_python(*arguments: str, **variables: str) -> str:
     """Runs Python and gives back what it printed as errors."""
     command, env = [sys.executable, *arguments], {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stderr
 
 
-def figures(scale: Scale) -> Iterator[Row]:
-    imported = {line.rpartition("|")[2].strip() for line in run("-X", "importtime", *HELP).splitlines()}
-    yield row("fedptr --help: imports of torch", "none", [float("torch" in imported)], "", Goal("=", 0))
-    times = interleaved({"help": lambda: run(*HELP), "pass": lambda: run("-c", "pass")}, scale.repeats)
-    yield row("fedptr --help: time", "python -c pass", ratios(times, "help", "pass"), times=times)
+def measure_rows(scale: Scale) -> Iterator[Row]:
+    imported = {line.rpartition("|")[2].strip() for line in run_python("-X", "importtime", *HELP).splitlines()}
+    yield make_row("fedptr --help: imports of torch", "none", [float("torch" in imported)], "", Goal("=", 0))
+    times = time_in_turns({"help": lambda: run_python(*HELP), "pass": lambda: run_python("-c", "pass")}, scale.repeats)
+    yield make_row("fedptr --help: time", "python -c pass", ratios_by_turn(times, "help", "pass"), times=times)
     for name, model in list(MODELS.items())[: 1 if scale.quick else None]:
         with tempfile.TemporaryDirectory() as folder:
-            times = interleaved(starts(model, Path(folder)), 1 if scale.quick else 3)
-        took = ", ".join(f"{kind} {spread(times[kind]).median:.1f} s" for kind in ("eager", "cold", "warm"))
+            times = time_in_turns(start_works(model, Path(folder)), 1 if scale.quick else 3)
+        took = ", ".join(f"{kind} {quartiles(times[kind]).median:.1f} s" for kind in ("eager", "cold", "warm"))
         for kind, words in (("cold", "with an empty cache"), ("warm", "from the cache")):
             title = f"a run of one round, {name} {words}"
-            yield row(title, "the same run, eager", ratios(times, kind, "eager"), times=times, note=took)
+            yield make_row(title, "the same run, eager", ratios_by_turn(times, kind, "eager"), times=times, note=took)
 
 
-def starts(model: list[str], folder: Path) -> dict[str, Work]:
+def start_works(model: list[str], folder: Path) -> dict[str, Work]:
     def once(when: str, cache: str) -> None:
         out = ["--compile", when, "--out", str(folder / "out")]
-        run(*RUN, *model, *out, XDG_CACHE_HOME=cache, TORCHINDUCTOR_CACHE_DIR=str(Path(cache) / "inductor"))
+        run_python(*RUN, *model, *out, XDG_CACHE_HOME=cache, TORCHINDUCTOR_CACHE_DIR=str(Path(cache) / "inductor"))
 
     def cold() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as empty:

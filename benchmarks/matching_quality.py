@@ -35,7 +35,7 @@ SERVERS = {
 IMAGES, CLIENTS = 5_000, 10
 
 
-def plan_of(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
+def make_plan(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
     """A tenth of the paper's size, with as many local steps a round."""
     return planning.check(
         {
@@ -50,14 +50,16 @@ def plan_of(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
     )
 
 
-def trajectory(plan: planning.Plan, experiment: Experiment) -> Iterator[Tensor]:
+def global_models(plan: planning.Plan, experiment: Experiment) -> Iterator[Tensor]:
     """The global models w^0 … w^T."""
     yield experiment.task.init()
     for run in federate(plan.method, experiment.task, experiment.clients, None, plan.run, plan.local):
         yield run.w
 
 
-def watch(server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment: Experiment) -> dict[str, float]:
+def watch_trajectory(
+    server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment: Experiment
+) -> dict[str, float]:
     """What a server that sees these models makes of them."""
     seen: dict[str, list[float]] = {"loss": [], "cosine": [], "reach": []}
     site = Site(experiment.task, plan.local, Key(0).at("server"), 0, CLIENTS)
@@ -87,10 +89,10 @@ def main() -> None:
         kinds = [{data} & wanted or not wanted & set(DATA), {str(rate)} & wanted or not wanted & set(map(str, RATES))]
         if not all(kinds) or (wanted & set(METHODS) and method not in wanted):
             continue
-        plan = plan_of(data, rate, method, args.rounds)
+        plan = make_plan(data, rate, method, args.rounds)
         experiment = prepare(plan)
-        models = list(trajectory(plan, experiment))
-        found = [watch(replace(server, H=args.H), models, plan, experiment) for server in SERVERS.values()]
+        models = list(global_models(plan, experiment))
+        found = [watch_trajectory(replace(server, H=args.H), models, plan, experiment) for server in SERVERS.values()]
         cells = [f"{each[name]:.2f}" for name in ("loss", "cosine", "reach") for each in found]
         print(f"| {data} | {rate} | {method} | {' | '.join(cells)} |", flush=True)
 

@@ -10,28 +10,28 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peers import Turns, load, part
-from references import plain_local_training
+from peer_process import RoundGate, client_samples, load_work
+from plain_references import train_plain_loop
 from torch.utils.data import TensorDataset
-from work import network
+from workload import make_network
 
 client, server = ClientApp(), ServerApp()
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    work = load()
-    data = TensorDataset(*part(int(context.node_config["partition-id"])))
-    model = network(work["width"])
+    work = load_work()
+    data = TensorDataset(*client_samples(int(context.node_config["partition-id"])))
+    model = make_network(work["width"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    model = plain_local_training(model, data, work["batch"], shuffle=False)
+    model = train_plain_loop(model, data, work["batch"], shuffle=False)
     metrics = MetricRecord({"num-examples": len(data)})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    work, turns = load(), Turns()
+    work, turns = load_work(), RoundGate()
 
     def between(_: int, arrays: ArrayRecord) -> MetricRecord | None:
         turns.wait(arrays.to_torch_state_dict())
@@ -43,4 +43,4 @@ def main(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     resources = {"client_resources": {"num_cpus": int(sys.argv[1]), "num_gpus": 0.0}}
-    run_simulation(server, client, num_supernodes=load()["clients"], backend_config=resources)
+    run_simulation(server, client, num_supernodes=load_work()["clients"], backend_config=resources)

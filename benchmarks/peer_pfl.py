@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peers import Turns, load, part
+from peer_process import RoundGate, client_samples, load_work
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -23,7 +23,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
-from work import network
+from workload import make_network
 
 
 class Net(nn.Module):
@@ -49,7 +49,7 @@ class Between(TrainingProcessCallback):
     """Stops between rounds; where there are several processes the others wait for the first one."""
 
     def __init__(self, body: nn.Module) -> None:
-        self.turns, self.body = Turns(), body
+        self.turns, self.body = RoundGate(), body
 
     def wait(self) -> None:
         ranks = torch.distributed.is_initialized()
@@ -68,11 +68,11 @@ class Between(TrainingProcessCallback):
 
 
 def main() -> None:
-    work = load()
+    work = load_work()
     users = list(range(work["clients"]))
-    net = Net(network(work["width"]))
+    net = Net(make_network(work["width"]))
     net.body.load_state_dict(work["state"])
-    data = {i: Dataset(raw_data=list(part(i)), user_id=str(i)) for i in users}
+    data = {i: Dataset(raw_data=list(client_samples(i)), user_id=str(i)) for i in users}
     sampled = FederatedDataset(lambda i: data[int(i)], get_user_sampler("minimize_reuse", users))
     backend = SimulatedBackend(sampled, sampled, postprocessors=[WeightByDatapoints()])
     model = PyTorchModel(

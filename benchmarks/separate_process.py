@@ -13,13 +13,13 @@ from typing import Any
 Work = Callable[[], object]
 
 
-class Apart:
+class SeparateProcess:
     """`make(*args)` gives the work, over there; a call does it once. Use it within `contextlib.closing`."""
 
     def __init__(self, make: Callable[..., Work], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, make, args), daemon=True)
+        self.process = context.Process(target=serve_work, args=(theirs, make, args), daemon=True)
         self.process.start()
 
     def __call__(self) -> Any:
@@ -32,7 +32,7 @@ class Apart:
         self.process.join()
 
 
-def serve(asked: Connection, make: Callable[..., Work], args: tuple[Any, ...]) -> None:
+def serve_work(asked: Connection, make: Callable[..., Work], args: tuple[Any, ...]) -> None:
     work = make(*args)
     while asked.recv():
         asked.send(work())

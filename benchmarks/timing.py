@@ -30,12 +30,12 @@ class Spread(NamedTuple):
     high: float
 
 
-def interleaved(candidates: Mapping[str, Work], repeats: int) -> Times:
+def time_in_turns(candidates: Mapping[str, Work], repeats: int) -> Times:
     """Seconds of every candidate, and of the calibration, in each repeat; the order turns round every time.
 
     Each runs once before, unmeasured: what is compiled or started only once is not part of a figure.
     """
-    works = {GEMM: gemm(), **candidates}
+    works = {GEMM: make_gemm(), **candidates}
     for work in works.values():
         work()
     taken: Times = {name: [] for name in works}
@@ -47,7 +47,7 @@ def interleaved(candidates: Mapping[str, Work], repeats: int) -> Times:
     return taken
 
 
-def gemm() -> Work:
+def make_gemm() -> Work:
     """A few float32 products of square matrices, as fast as this machine can multiply: on all cores."""
     a, b, c = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
 
@@ -61,23 +61,23 @@ def gemm() -> Work:
     return work
 
 
-def gflops(times: Times) -> Spread:
+def gemm_speed(times: Times) -> Spread:
     """GFLOP/s of the calibration; a product of n×n matrices is 2n³ operations."""
-    return spread([PRODUCTS * 2 * SIDE**3 / seconds / 1e9 for seconds in times[GEMM]])
+    return quartiles([PRODUCTS * 2 * SIDE**3 / seconds / 1e9 for seconds in times[GEMM]])
 
 
-def ratios(times: Times, slow: str, fast: str) -> list[float]:
+def ratios_by_turn(times: Times, slow: str, fast: str) -> list[float]:
     """How many times as long one took as the other, repeat by repeat.
 
-    >>> ratios({"a": [4.0, 6.0], "b": [2.0, 2.0]}, "a", "b")
+    >>> ratios_by_turn({"a": [4.0, 6.0], "b": [2.0, 2.0]}, "a", "b")
     [2.0, 3.0]
     """
     return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
 
 
-def spread(values: Sequence[float]) -> Spread:
+def quartiles(values: Sequence[float]) -> Spread:
     """
-    >>> spread([3.0, 1.0, 2.0])
+    >>> quartiles([3.0, 1.0, 2.0])
     Spread(median=2.0, low=1.5, high=2.5)
     """
     if len(values) == 1:

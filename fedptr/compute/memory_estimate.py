@@ -5,7 +5,7 @@
     model    bytes of the parameters
 
 The first two are counted on a few images; a phase's peak is its images times these times factors that
-benchmarks/memory.py measures, on the CPU.
+benchmarks/estimated_memory.py measures, on the CPU.
 """
 
 from __future__ import annotations

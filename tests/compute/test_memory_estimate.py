@@ -170,15 +170,15 @@ def test_the_budget() -> None:
 MEASURE = """
 import sys
 sys.path.insert(0, {benchmarks!r})
-from memory import measure, training
-needed, peak = measure(**training((3, 16, 16), 100, name="convnet", width=64))
+from estimated_memory import estimate_and_measure, training_case
+needed, peak = estimate_and_measure(**training_case((3, 16, 16), 100, name="convnet", width=64))
 print(needed.total / peak)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak cannot be measured here")
 def test_the_estimate_is_near_what_is_taken() -> None:
-    """In a process of its own, as a heap that was used before has room; the whole table is in benchmarks/memory.py."""
+    """In a process of its own, as a used heap has room; the table is in benchmarks/estimated_memory.py."""
     script = MEASURE.format(benchmarks=str(Path(__file__).parents[2] / "benchmarks"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert 0.6 < float(done.stdout) < 1.8

@@ -1,6 +1,6 @@
 """Where the time of the ConvNet's C++ goes, on one core: the table in docs/speed.md. Needs `perf`.
 
-python benchmarks/profiling.py 32        a width
+python benchmarks/profile_convnet.py 32        a width
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from ours import ours
-from work import photos
+from our_side import make_fast_task
+from workload import make_images
 
 from fedptr.types import Batch
 
@@ -26,13 +26,13 @@ KINDS = {
 }
 
 
-def work(width: int, what: str) -> None:
+def repeat_work(width: int, what: str) -> None:
     import time
 
     torch.set_num_threads(1)
-    task = ours(width)
+    task = make_fast_task(width)
     task.threads = 1  # type: ignore[attr-defined]
-    w, batch = task.init(), Batch(*photos(IMAGES))
+    w, batch = task.init(), Batch(*make_images(IMAGES))
     works: dict[str, Callable[[], object]] = {
         "gradient": lambda: task.grad(w, batch),
         "adjoint": lambda: task.adjoint(w, batch, w),
@@ -42,7 +42,7 @@ def work(width: int, what: str) -> None:
         works[what]()
 
 
-def kind(symbol: str) -> str:
+def kind_of_symbol(symbol: str) -> str:
     name = re.sub(r"<.*", "", symbol).split()[-1].split("(")[0]
     return next((known for known, names in KINDS.items() if name in names), "everything else of it")
 
@@ -60,13 +60,13 @@ def main(width: int) -> None:
         for line in lines:
             found = re.match(r"\s*([\d.]+)%\s+convnet-\S+\s+\[\.\]\s+(.*)", line)
             if found:
-                spent[kind(found[2])] += float(found[1])
+                spent[kind_of_symbol(found[2])] += float(found[1])
         total = sum(spent.values())
         print(f"| {what}, width {width} |", " | ".join(f"{100 * part / total:.0f} %" for part in spent.values()), "|")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        work(int(sys.argv[1]), sys.argv[2])
+        repeat_work(int(sys.argv[1]), sys.argv[2])
     else:
         main(int(sys.argv[1]))

@@ -1,6 +1,6 @@
 """From 100 to 10,000 clients with ten in a round: seconds per round and resident memory against our own 100-client run.
 
-    python benchmarks/clients.py            prints the table; about two minutes
+    python benchmarks/many_clients.py            prints the table; about two minutes
 
 Each run is a process of its own that goes on, with a checkpoint every round and default settings, from a checkpoint in
 which *all* clients have a state; their sizes are in the table. The two runs of a method take turns, a round each.
@@ -54,7 +54,7 @@ def plan_for(method: str, clients: int, data: Path) -> Plan:
     })  # fmt: skip
 
 
-def begin(method: str, clients: int, folder: Path) -> int:
+def write_started_run(method: str, clients: int, folder: Path) -> int:
     """A run folder whose checkpoint has a state for every client: that of one which trained alone. Its bytes."""
     rng, cut = np.random.default_rng(0), clients * SAMPLES
     x = rng.integers(0, 256, (cut + TESTS, 1, 8, 8), dtype=np.uint8)
@@ -78,7 +78,7 @@ def begin(method: str, clients: int, folder: Path) -> int:
     return count_bytes(state)
 
 
-class Turns:
+class SteppedRun:
     """A run in a process of its own that trains when it is told to."""
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class Turns:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> SteppedRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,7 +105,7 @@ class Turns:
         return float(line)
 
 
-def child(folder: Path) -> None:
+def run_rounds_on_request(folder: Path) -> None:
     """Goes on with a run; a line of input lets it do a round, whose seconds it prints, and after the last its peak."""
     began = 0.0
 
@@ -122,13 +122,13 @@ def child(folder: Path) -> None:
     print(peak_memory(), flush=True)
 
 
-def versus(method: str) -> tuple[list[tuple[float, float]], tuple[float, float], int]:
+def time_few_and_many(method: str) -> tuple[list[tuple[float, float]], tuple[float, float], int]:
     """Seconds per round of both runs, turn by turn; their peaks; and the bytes of a client's state."""
     with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
-        size = begin(method, FEW, Path(few))
-        begin(method, MANY, Path(many))
+        size = write_started_run(method, FEW, Path(few))
+        write_started_run(method, MANY, Path(many))
         os.sync()
-        with Turns(Path(few)) as a, Turns(Path(many)) as b:
+        with SteppedRun(Path(few)) as a, SteppedRun(Path(many)) as b:
             for run in (a, b):
                 for _ in range(UNTIMED):
                     run.ask()
@@ -139,25 +139,25 @@ def versus(method: str) -> tuple[list[tuple[float, float]], tuple[float, float],
             return seconds, (a.ask(), b.ask()), size
 
 
-def measure() -> list[dict[str, Any]]:
+def measure_rows() -> list[dict[str, Any]]:
     """Two rows a method: seconds per round and memory of many clients, as multiples of what few take."""
     rows = []
     for method, goal in GOALS.items():
-        seconds, peaks, size = versus(method)
+        seconds, peaks, size = time_few_and_many(method)
         few, many = (statistics.median(side) for side in zip(*seconds, strict=True))
         low, ratio, high = statistics.quantiles([b / a for a, b in seconds], n=4)
         reference = f"{FEW} clients"
         figure = f"{method}, {MANY:,} clients, {COHORT} in a round"
         rows += [
-            row(f"{figure}: seconds per round", reference, ratio, (low, high), SECONDS,
+            make_row(f"{figure}: seconds per round", reference, ratio, (low, high), SECONDS,
                 f"{1000 * few:.0f} and {1000 * many:.0f} ms"),
-            row(f"{figure}: resident memory", reference, peaks[1] / peaks[0], None, goal,
+            make_row(f"{figure}: resident memory", reference, peaks[1] / peaks[0], None, goal,
                 f"{peaks[0] / 1e6:.0f} and {peaks[1] / 1e6:.0f} MB; the states alone are {MANY * size / 1e6:.0f} MB"),
         ]  # fmt: skip
     return rows
 
 
-def row(
+def make_row(
     figure: str, reference: str, value: float, spread: tuple[float, float] | None, goal: float, note: str
 ) -> dict[str, Any]:
     reach = f"≤ {goal}×"
@@ -165,7 +165,7 @@ def row(
             "reach": reach, "ok": value <= goal, "note": note}  # fmt: skip
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     lines = ["| figure | against | measured | quartiles | reach | | |", "|---|---|---:|---:|---:|---|---|"]
     for r in rows:
         between = "–".join(f"{end:.2f}" for end in r["spread"] or ())
@@ -177,6 +177,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        child(Path(sys.argv[1]))
+        run_rounds_on_request(Path(sys.argv[1]))
     else:
-        print(table(measure()))
+        print(format_table(measure_rows()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from work import CLASSES, SHAPE, network, photos
+from workload import CLASSES, SHAPE, make_images, make_network
 
 from fedptr.compute import malloc
 from fedptr.compute.blocks import choose_even_size
@@ -24,30 +24,30 @@ from fedptr.methods.ptr.matching import Auxiliary, Matching, Step, draw_steps, m
 from fedptr.types import Batch
 
 
-def ours(width: int, dtype: torch.dtype = torch.float32) -> Classification:
+def make_fast_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task as a user's long run has it; the one place to change when that changes."""
     malloc.keep_freed_memory()
     torch.set_num_threads(1)
     return ConvNetCppTask(
-        network(width).to(dtype), SHAPE, CLASSES, block=choose_even_size(BLOCKS, [500, 100]), threads=count_cores()
+        make_network(width).to(dtype), SHAPE, CLASSES, block=choose_even_size(BLOCKS, [500, 100]), threads=count_cores()
     )
 
 
-def plain(width: int, dtype: torch.dtype = torch.float32) -> Classification:
+def make_plain_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     """The task without any of it: where a reference runs, memory and threads are left as they are."""
-    return Classification(network(width).to(dtype), SHAPE, CLASSES)
+    return Classification(make_network(width).to(dtype), SHAPE, CLASSES)
 
 
-def site(task: Classification, data: Samples | None, local: Local) -> Site:
+def make_site(task: Classification, data: Samples | None, local: Local) -> Site:
     return Site(task, local, Key(0).at("bench"), 0, 10, data)
 
 
-def train(task: Classification, data: Samples, batch: int) -> TrainedModel:
+def train_client(task: Classification, data: Samples, batch: int) -> TrainedModel:
     """One epoch of a FedAvg client."""
-    return local_sgd(FedAvg(), {"x": task.init()}, {}, site(task, data, Local(batch=batch)), {})
+    return local_sgd(FedAvg(), {"x": task.init()}, {}, make_site(task, data, Local(batch=batch)), {})
 
 
-def rounds(
+def endless_rounds(
     method: FedAvg, task: Classification, clients: list[Samples], batch: int, start: Run | None = None
 ) -> Iterator[Run]:
     """Rounds without end, one at a time."""
@@ -55,7 +55,7 @@ def rounds(
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatchingProblem:
     """One outer step: a stretch of real training to be matched, auxiliary images, and the student's random draws."""
 
     task: Classification
@@ -68,30 +68,30 @@ class Problem:
         return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)
 
 
-def problem(
+def make_matching_problem(
     width: int,
     images: int,
     R: int,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    make: Callable[[int, torch.dtype], Classification] = ours,
-) -> Problem:
+    make: Callable[[int, torch.dtype], Classification] = make_fast_task,
+) -> MatchingProblem:
     """The same problem in either precision: it is made in float32 and then cast."""
     task = make(width, dtype)
-    start = Classification(network(width), SHAPE, CLASSES).init()
-    end = trained(width, start, seed)
-    X, y = photos(images, seed)
+    start = Classification(make_network(width), SHAPE, CLASSES).init()
+    end = train_from(width, start, seed)
+    X, y = make_images(images, seed)
     aux = Auxiliary(X, y, torch.tensor(0.01), torch.zeros_like(X), torch.tensor(0.0))
     cast = Auxiliary(*(part if part is y else part.to(dtype) for part in aux))
     how = Matching(H=1, R=R, lr_img=1.0, lr_beta=1e-5, momentum=0.5, batch=0, dsa=True)
     steps = draw_steps(how, images, SHAPE, Key(seed)("mtt-batch"), Key(seed)("mtt-aug"))
-    return Problem(task, start.to(dtype), end.to(dtype), cast, steps)
+    return MatchingProblem(task, start.to(dtype), end.to(dtype), cast, steps)
 
 
-def trained(width: int, start: Tensor, seed: int, steps: int = 10) -> Tensor:
+def train_from(width: int, start: Tensor, seed: int, steps: int = 10) -> Tensor:
     """Where a few eager steps of SGD on other images lead to."""
-    task, w = Classification(network(width), SHAPE, CLASSES), start
+    task, w = Classification(make_network(width), SHAPE, CLASSES), start
     for step in range(steps):
-        g, _ = task.grad(w, Batch(*photos(20, seed=1000 + 100 * seed + step)))
+        g, _ = task.grad(w, Batch(*make_images(20, seed=1000 + 100 * seed + step)))
         w = w - 0.01 * g
     return w

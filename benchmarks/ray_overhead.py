@@ -1,6 +1,6 @@
 """Seconds per round in-process and on a Ray of one machine, a round each in turns, and what starting Ray takes.
 
-    python benchmarks/engines.py [TURNS]        prints the table; some minutes
+    python benchmarks/ray_overhead.py [TURNS]        prints the table; some minutes
 
 Both federations do the same work from the same start and must arrive at the same bits, or nothing is printed. The one
 in-process uses every core by threads, Ray by one worker of one thread per core. `light` clients train for some
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from timing import ratios, spread
+from timing import quartiles, ratios_by_turn
 
 from fedptr.core.federation import Run, VisitCohort, federate, visit_in_process
 from fedptr.engines.ray.visits import Workers
@@ -40,15 +40,18 @@ def main(turns: int) -> None:
     print("| clients | in-process, s a round | Ray, s a round | Ray / in-process | Ray's start, s |")
     print("|---|---|---|---|---|")
     for kind, tables in KINDS.items():
-        print(f"| {kind} | {' | '.join(measured(check({**SHARED, **tables}), turns))} |", flush=True)
+        print(f"| {kind} | {' | '.join(measure_engines(check({**SHARED, **tables}), turns))} |", flush=True)
 
 
-def measured(plan: Plan, turns: int) -> list[str]:
+def measure_engines(plan: Plan, turns: int) -> list[str]:
     experiment = prepare(plan)
     began = time.perf_counter()
     with Workers(plan, experiment) as workers:
         start = time.perf_counter() - began
-        ways = {"here": rounds(plan, experiment, visit_in_process), "ray": rounds(plan, experiment, workers)}
+        ways = {
+            "here": start_federation(plan, experiment, visit_in_process),
+            "ray": start_federation(plan, experiment, workers),
+        }
         times: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(turns + 1):  # the first is not counted
             ends = {}
@@ -58,11 +61,15 @@ def measured(plan: Plan, turns: int) -> list[str]:
                 times[way].append(time.perf_counter() - began)
             assert torch.equal(ends["here"], ends["ray"]), "not the same bits"
     times = {way: taken[1:] for way, taken in times.items()}
-    cells = [spread(times["here"]), spread(times["ray"]), spread(ratios(times, "ray", "here"))]
+    cells = [
+        quartiles(times["here"]),
+        quartiles(times["ray"]),
+        quartiles(ratios_by_turn(times, "ray", "here")),
+    ]
     return [*(f"{cell.median:.3g} ({cell.low:.3g} to {cell.high:.3g})" for cell in cells), f"{start:.1f}"]
 
 
-def rounds(plan: Plan, e: Experiment, visits: VisitCohort) -> Iterator[Run]:
+def start_federation(plan: Plan, e: Experiment, visits: VisitCohort) -> Iterator[Run]:
     return federate(plan.method, e.task, e.clients, e.test, plan.run, plan.local, plan.faults, visits=visits)
 
 

@@ -15,7 +15,7 @@ Data = Dataset[tuple[Tensor, ...]]
 State = dict[str, Tensor]
 
 
-def plain_local_training(
+def train_plain_loop(
     model: nn.Module, data: Data, batch: int, lr: float = 0.01, momentum: float = 0.5, shuffle: bool = True
 ) -> nn.Module:
     """One epoch on a copy of the model."""
@@ -29,9 +29,9 @@ def plain_local_training(
     return model
 
 
-def plain_round(model: nn.Module, clients: Sequence[TensorDataset], batch: int, shuffle: bool = True) -> None:
+def run_plain_round(model: nn.Module, clients: Sequence[TensorDataset], batch: int, shuffle: bool = True) -> None:
     """One FedAvg round: the clients one after the other, then the weighted mean becomes the model's state."""
-    states = [plain_local_training(model, data, batch, shuffle=shuffle).state_dict() for data in clients]
+    states = [train_plain_loop(model, data, batch, shuffle=shuffle).state_dict() for data in clients]
     sizes = [len(data) for data in clients]
     model.load_state_dict(weighted_mean(states, sizes))
 
@@ -44,7 +44,7 @@ def weighted_mean(states: Sequence[State], sizes: Sequence[int]) -> State:
     }
 
 
-def unrolled(
+def unrolled_gradient(
     model: nn.Module, start: Tensor, end: Tensor, beta: Tensor, batches: Sequence[tuple[Tensor, Tensor]], X: Tensor
 ) -> tuple[float, Tensor, Tensor]:
     """One outer step of trajectory matching through a graph over all student steps, as the public MTT code does it.

@@ -121,7 +121,7 @@ class Peer:
         self.temporary.cleanup()
 
 
-class Turns:
+class RoundGate:
     """The same from inside the peer: `wait` before the first round and after every one."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Turns:
         self.connection = socket.socket(socket.AF_UNIX)
 
     def wait(self, state: dict[str, Tensor]) -> None:
-        rounds = load()["rounds"]
+        rounds = load_work()["rounds"]
         if self.done == 0:
             self.connection.connect(os.path.join(os.environ[FOLDER], "socket"))
         else:
@@ -143,13 +143,13 @@ class Turns:
 
 
 @functools.cache
-def load() -> dict[str, Any]:
+def load_work() -> dict[str, Any]:
     """The work, read once in every process: x, y, state, width, clients, batch, rounds."""
     found: dict[str, Any] = torch.load(os.path.join(os.environ[FOLDER], "work.pt"), weights_only=True)
     return found
 
 
-def part(i: int) -> tuple[Tensor, Tensor]:
+def client_samples(i: int) -> tuple[Tensor, Tensor]:
     """The images and labels of one client."""
-    work = load()
+    work = load_work()
     return work["x"].chunk(work["clients"])[i], work["y"].chunk(work["clients"])[i]

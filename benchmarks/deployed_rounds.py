@@ -1,6 +1,6 @@
 """Seconds a round takes over TLS with three nodes on this machine, beside the same rounds in-process.
 
-    python benchmarks/deployed.py [ROUNDS]        prints the table; some minutes
+    python benchmarks/deployed_rounds.py [ROUNDS]        prints the table; some minutes
 
 A small MLP, so that nearly all of it is what Flower and we add to the training: messages, processes, polling. The first
 round, in which workers import torch and read data, is shown by itself. Both must arrive at the same bits.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from timing import spread
+from timing import quartiles
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from deployed_federation import federation
@@ -36,7 +36,10 @@ def main(rounds: int) -> None:
             here = in_process(plan)
             assert lab.summary()["weights_sha256"] == moving(here), "not the same bits"
             first, *later = (record["seconds"]["total"] for record in lab.rounds())
-            there, local = spread(later), spread([run.record["seconds"]["total"] for run in here[1:]])
+            there, local = (
+                quartiles(later),
+                quartiles([run.record["seconds"]["total"] for run in here[1:]]),
+            )
             cells = (f"{first:.1f}", f"{there.median:.2f} ({there.low:.2f} to {there.high:.2f})", f"{local.median:.3f}")
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

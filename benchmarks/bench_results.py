@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from timing import Times, gflops, spread
+from timing import Times, gemm_speed, quartiles
 
 HERE = Path(__file__).parent
 JSON, MARKDOWN = HERE / "results.json", HERE / "RESULTS.md"
@@ -52,7 +52,7 @@ class Row:
     values: tuple[float, ...] = ()  # of the repeats
 
 
-def row(
+def make_row(
     figure: str,
     reference: str,
     values: Sequence[float],
@@ -61,32 +61,32 @@ def row(
     times: Times | None = None,
     note: str = "",
 ) -> Row:
-    median, low, high = spread(values)
+    median, low, high = quartiles(values)
     return Row(
         figure, reference, median, unit, (low, high),
-        reach=f"{goal.sign} {shown(goal.bound, unit)}" if goal else "",
+        reach=f"{goal.sign} {format_value(goal.bound, unit)}" if goal else "",
         ok=SIGNS[goal.sign](median, goal.bound) if goal else None,
-        gemm=gflops(times).median if times else None,
+        gemm=gemm_speed(times).median if times else None,
         note=note,
         values=tuple(values),
     )  # fmt: skip
 
 
-def missing(figure: str, reference: str, why: object) -> Row:
+def missing_row(figure: str, reference: str, why: object) -> Row:
     return Row(figure, reference, None, "", note=" ".join(str(why).split()))
 
 
-def entry(rows: Sequence[Row], seconds: float) -> Entry:
+def make_entry(rows: Sequence[Row], seconds: float) -> Entry:
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": measured_commit(),
         "seconds": round(seconds, 1),
-        "machine": machine(),
+        "machine": describe_machine(),
         "rows": [asdict(r) for r in rows],
     }
 
 
-def commit() -> str:
+def measured_commit() -> str:
     """The commit that was measured, with a + where files differ from it."""
     try:
         command = ["git", "-C", str(HERE), "describe", "--always", "--exclude=*", "--dirty=+"]
@@ -95,9 +95,9 @@ def commit() -> str:
         return "unknown"
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     return {
-        "CPU": cpu(),
+        "CPU": cpu_name(),
         "cores": str(os.cpu_count()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
@@ -106,7 +106,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def cpu() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -114,17 +114,17 @@ def cpu() -> str:
         return platform.processor() or platform.machine()
 
 
-def read(path: Path = JSON) -> dict[str, Entry]:
+def read_results(path: Path = JSON) -> dict[str, Entry]:
     """The figures measured so far; those that are not measured again are kept."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def write(figures: dict[str, Entry], json_path: Path = JSON, markdown_path: Path = MARKDOWN) -> None:
+def write_results(figures: dict[str, Entry], json_path: Path = JSON, markdown_path: Path = MARKDOWN) -> None:
     json_path.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    markdown_path.write_text(markdown(figures), encoding="utf-8")
+    markdown_path.write_text(results_markdown(figures), encoding="utf-8")
 
 
-def markdown(figures: dict[str, Entry]) -> str:
+def results_markdown(figures: dict[str, Entry]) -> str:
     """A table per machine and commit; usually that is one table."""
     lines = [INTRODUCTION]
     places: dict[str, list[Entry]] = {}
@@ -135,23 +135,23 @@ def markdown(figures: dict[str, Entry]) -> str:
     for place, entries in places.items():
         lines += [place, "", "| figure | reference | measured | spread | reach | | GEMM, GFLOP/s | date | note |"]
         lines += ["|---|---|---:|---:|---:|---|---:|---|---|"]
-        lines += [line(Row(**r), found["date"][:10]) for found in entries for r in found["rows"]]
+        lines += [row_markdown(Row(**r), found["date"][:10]) for found in entries for r in found["rows"]]
         lines += [""]
     return "\n".join(lines)
 
 
-def line(r: Row, date: str) -> str:
-    value = "not measured" if r.value is None else shown(r.value, r.unit)
-    between = "" if r.spread is None else " – ".join(shown(end, r.unit) for end in r.spread)
+def row_markdown(r: Row, date: str) -> str:
+    value = "not measured" if r.value is None else format_value(r.value, r.unit)
+    between = "" if r.spread is None else " – ".join(format_value(end, r.unit) for end in r.spread)
     mark = {True: "yes", False: "**no**", None: ""}[r.ok]
     calibration = "" if r.gemm is None else f"{r.gemm:.0f}"
     cells = [r.figure, r.reference, value, between, r.reach, mark, calibration, date, r.note]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def shown(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """
-    >>> shown(2.5, "×"), shown(75, "%"), shown(3.2e-10, ""), shown(0, " imports")
+    >>> format_value(2.5, "×"), format_value(75, "%"), format_value(3.2e-10, ""), format_value(0, " imports")
     ('2.5×', '75%', '3.2e-10', '0 imports')
     """
     if value == 0 or not math.isfinite(value) or 1e-3 <= abs(value) < 1e5:

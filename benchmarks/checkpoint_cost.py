@@ -1,6 +1,6 @@
 """What a checkpoint costs, as ratios within one run.
 
-    python benchmarks/checkpoint.py      prints the figures docs/reliability.md reports
+    python benchmarks/checkpoint_cost.py      prints the figures docs/reliability.md reports
 
 1. A checkpoint of ten clients that took part, among 100 and among 10,000 that once did.
 2. Seconds per round of a small run with a checkpoint every round, against none, the two interleaved.
@@ -22,7 +22,7 @@ from fedptr.runs.checkpoint import Store
 SIZE, COHORT, REPEATS = 20_000, 10, 15
 
 
-def seconds(clients: int, folder: Path) -> float:
+def checkpoint_seconds(clients: int, folder: Path) -> float:
     """One checkpoint after ten of so many clients took part."""
     states = ClientStates({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
     store = Store(folder)
@@ -39,7 +39,7 @@ def seconds(clients: int, folder: Path) -> float:
     return statistics.median(taken)
 
 
-def rounds() -> tuple[float, float]:
+def seconds_per_round() -> tuple[float, float]:
     from fedptr.runs.experiment import prepare
     from fedptr.runs.plan import check
     from fedptr.runs.runner import execute
@@ -61,9 +61,9 @@ def rounds() -> tuple[float, float]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
-        few, many = seconds(100, Path(a)), seconds(10_000, Path(b))
+        few, many = checkpoint_seconds(100, Path(a)), checkpoint_seconds(10_000, Path(b))
     print("a checkpoint after ten clients took part,", end=" ")
     print(f"of 100: {1000 * few:.1f} ms, of 10,000: {1000 * many:.1f} ms ({many / few:.2f}×)")
-    without, with_ = rounds()
+    without, with_ = seconds_per_round()
     print("SCAFFOLD on digits, ten clients, seconds a round:", end=" ")
     print(f"{with_:.3f} with checkpoints, {without:.3f} without ({with_ / without:.2f}×)")

@@ -1,6 +1,6 @@
 """The memory a run is estimated to need, beside what it takes; tunes the factors in fedptr/compute/memory_estimate.py.
 
-    python benchmarks/memory.py            prints the table; about ten minutes
+    python benchmarks/estimated_memory.py            prints the table; about ten minutes
 
 Each row is a run of a few rounds on random images, in a process of its own. What is measured is the peak of the
 resident memory above what was there before the first round.
@@ -30,25 +30,25 @@ Case = dict[str, Any]
 PHOTO, DIGIT = (3, 32, 32), (1, 8, 8)
 
 
-def training(shape: tuple[int, ...], batch: int, **model: Any) -> Case:
+def training_case(shape: tuple[int, ...], batch: int, **model: Any) -> Case:
     """One client whose samples are one batch."""
-    return case(shape, 1, batch, 1, model, {"name": "fedavg"}, {"batch": batch, "epochs": 3})
+    return make_case(shape, 1, batch, 1, model, {"name": "fedavg"}, {"batch": batch, "epochs": 3})
 
 
-def evaluation(shape: tuple[int, ...], **model: Any) -> Case:
-    return case(shape, 1, 2, 1000, model, {"name": "fedavg"}, {"batch": 2})
+def evaluation_case(shape: tuple[int, ...], **model: Any) -> Case:
+    return make_case(shape, 1, 2, 1000, model, {"name": "fedavg"}, {"batch": 2})
 
 
-def matching(shape: tuple[int, ...], ipc: int, **model: Any) -> Case:
-    return case(shape, 1, 2, 1, model, {"name": "fedptr", "m": 1, "H": 3, "R": 5, "ipc": ipc}, {"batch": 2})
+def matching_case(shape: tuple[int, ...], ipc: int, **model: Any) -> Case:
+    return make_case(shape, 1, 2, 1, model, {"name": "fedptr", "m": 1, "H": 3, "R": 5, "ipc": ipc}, {"batch": 2})
 
 
-def states(clients: int, method: str, **settings: Any) -> Case:
+def client_states_case(clients: int, method: str, **settings: Any) -> Case:
     """So many clients that what they keep is most of it."""
-    return case(DIGIT, clients, 2, 1, {"name": "mlp", "width": 256}, {"name": method, **settings}, {"batch": 2})
+    return make_case(DIGIT, clients, 2, 1, {"name": "mlp", "width": 256}, {"name": method, **settings}, {"batch": 2})
 
 
-def case(shape: tuple[int, ...], clients: int, n: int, tests: int, model: Any, method: Any, local: Any) -> Case:
+def make_case(shape: tuple[int, ...], clients: int, n: int, tests: int, model: Any, method: Any, local: Any) -> Case:
     machine = {"compile": "on" if model.pop("native", False) else "off", "threads": 2}
     plan = {"run": {"rounds": 4}, "model": model, "method": method, "local": local, "machine": machine}
     return {"shape": shape, "clients": clients, "n": n, "tests": tests, "plan": plan}
@@ -60,30 +60,30 @@ def cases() -> dict[str, Case]:
         for width in widths:
             model = {"name": "convnet", "width": width, "depth": depth}
             name = f"convnet {width}, {'×'.join(map(str, shape))}"
-            found |= {f"{name}, batch {batch}": training(shape, batch, **model) for batch in (50, 500)}
-            found |= {f"{name}, 1000 test images": evaluation(shape, **model)}
-            found |= {f"{name}, matching, ipc {ipc}": matching(shape, ipc, **model) for ipc in (1, 10)}
+            found |= {f"{name}, batch {batch}": training_case(shape, batch, **model) for batch in (50, 500)}
+            found |= {f"{name}, 1000 test images": evaluation_case(shape, **model)}
+            found |= {f"{name}, matching, ipc {ipc}": matching_case(shape, ipc, **model) for ipc in (1, 10)}
     for width in (32, 128):
         model, name = {"name": "convnet", "width": width, "native": True}, f"convnet {width} in C++, 3×32×32"
-        found |= {f"{name}, batch 500": training(PHOTO, 500, **model)}
-        found |= {f"{name}, 1000 test images": evaluation(PHOTO, **model)}
-        found |= {f"{name}, matching, ipc {ipc}": matching(PHOTO, ipc, **model) for ipc in (1, 10, 50)}
+        found |= {f"{name}, batch 500": training_case(PHOTO, 500, **model)}
+        found |= {f"{name}, 1000 test images": evaluation_case(PHOTO, **model)}
+        found |= {f"{name}, matching, ipc {ipc}": matching_case(PHOTO, ipc, **model) for ipc in (1, 10, 50)}
     found |= {
-        "mlp 128, 3×32×32, batch 500": training(PHOTO, 500, name="mlp"),
-        "mlp 128, 3×32×32, 1000 test images": evaluation(PHOTO, name="mlp"),
-        "mlp 128, 3×32×32, matching, ipc 10": matching(PHOTO, 10, name="mlp"),
-        "lenet, 3×32×32, batch 500": training(PHOTO, 500, name="lenet"),
-        "resnet18 16, 3×32×32, batch 50": training(PHOTO, 50, name="resnet18", width=16),
-        "resnet18 16, 3×32×32, matching, ipc 1": matching(PHOTO, 1, name="resnet18", width=16),
-        "mlp 256, 1×8×8, 200 clients, scaffold": states(200, "scaffold"),
-        "mlp 256, 1×8×8, 200 clients, feddyn": states(200, "feddyn"),
-        "mlp 256, 1×8×8, 200 clients, fedptr": states(200, "fedptr", ipc=1, m=1, H=1, R=2),
-        "mlp 256, 1×8×8, 200 clients, fedptr-s": states(200, "fedptr-s", ipc=1, m=1, H=1, R=2),
+        "mlp 128, 3×32×32, batch 500": training_case(PHOTO, 500, name="mlp"),
+        "mlp 128, 3×32×32, 1000 test images": evaluation_case(PHOTO, name="mlp"),
+        "mlp 128, 3×32×32, matching, ipc 10": matching_case(PHOTO, 10, name="mlp"),
+        "lenet, 3×32×32, batch 500": training_case(PHOTO, 500, name="lenet"),
+        "resnet18 16, 3×32×32, batch 50": training_case(PHOTO, 50, name="resnet18", width=16),
+        "resnet18 16, 3×32×32, matching, ipc 1": matching_case(PHOTO, 1, name="resnet18", width=16),
+        "mlp 256, 1×8×8, 200 clients, scaffold": client_states_case(200, "scaffold"),
+        "mlp 256, 1×8×8, 200 clients, feddyn": client_states_case(200, "feddyn"),
+        "mlp 256, 1×8×8, 200 clients, fedptr": client_states_case(200, "fedptr", ipc=1, m=1, H=1, R=2),
+        "mlp 256, 1×8×8, 200 clients, fedptr-s": client_states_case(200, "fedptr-s", ipc=1, m=1, H=1, R=2),
     }
     return found
 
 
-def measure(
+def estimate_and_measure(
     shape: tuple[int, ...], clients: int, n: int, tests: int, plan: Any
 ) -> tuple[memory_estimate.Estimate, int]:
     """Estimated and measured."""
@@ -104,7 +104,7 @@ def measure(
     return memory_estimate.estimate_memory(plan, foot, 10, [n] * clients, tests), peak
 
 
-def table() -> None:
+def print_table() -> None:
     print("| run | most of it | estimate, MB | measured, MB | ratio |", "|---|---|---:|---:|---:|", sep="\n")
     for name, asked in cases().items():
         command = [sys.executable, __file__, json.dumps(asked)]
@@ -116,7 +116,7 @@ def table() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        needed, peak = measure(**json.loads(sys.argv[1]))
+        needed, peak = estimate_and_measure(**json.loads(sys.argv[1]))
         print(json.dumps({"estimate": asdict(needed), "peak": peak}))
     else:
-        table()
+        print_table()

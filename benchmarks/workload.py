@@ -13,7 +13,7 @@ from fedptr.models.networks import ConvNet
 SHAPE, CLASSES = (3, 32, 32), 10
 
 
-def photos(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def make_images(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Noise on a faint coarse pattern that tells the class; the ten patterns are the same for every seed."""
     coarse = torch.randn(CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(1234))
     generator = torch.Generator().manual_seed(seed)
@@ -22,13 +22,13 @@ def photos(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(n, *SHAPE, generator=generator) + 0.4 * pattern, y
 
 
-def network(width: int, seed: int = 0) -> nn.Module:
+def make_network(width: int, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         return ConvNet(SHAPE, CLASSES, width)
 
 
-def forward_flops(model: nn.Module) -> int:
+def count_forward_flops(model: nn.Module) -> int:
     """Operations of one image's forward pass: two for every multiplication in a convolution or linear layer."""
     counted = 0
 
