@@ -52,6 +52,7 @@ def audit(args: argparse.Namespace) -> int:
     from fedptr.audit.options import SCALES, Amount, Options
     from fedptr.audit.result import NAME
     from fedptr.audit.run_audit import audit as go
+    from fedptr.runs.archive import fetch_runs, unpack_runs
     from fedptr.runs.folder import AUDIT
 
     amount = SCALES.get(args.scale, Amount())
@@ -68,6 +69,9 @@ def audit(args: argparse.Namespace) -> int:
         shadows_dir=Path(args.shadows_dir) if args.shadows_dir else None,
     )
     folder = Path(args.dir)
+    fetch_runs([folder])
+    if options.shadows_dir and options.shadows_dir.is_dir():
+        unpack_runs(options.shadows_dir)
     found = go(folder, options)
     # Into a pipe or a file, a row is better long than folded at 80 columns.
     table.show(found, Console(highlight=False, width=None if sys.stdout.isatty() else 150))

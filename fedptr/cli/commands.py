@@ -28,6 +28,7 @@ from fedptr.messages import print_notice
 from fedptr.methods.fedptr import FedPTR
 from fedptr.runs import plan as planning
 from fedptr.runs import trackers
+from fedptr.runs.archive import fetch_runs
 from fedptr.runs.experiment import Experiment, load_data, prepare
 from fedptr.runs.folder import claim, fresh_name
 from fedptr.runs.plan import Plan, Tables, load_plan
@@ -97,6 +98,7 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr.runs.progress import progress
 
     out = Path(args.dir)
+    fetch_runs([out])
     if (out / comparing.ORDER).exists():
         if args.rounds is not None:
             comparing.lengthen(out, args.rounds)

@@ -99,8 +99,10 @@ def parser() -> argparse.ArgumentParser:
     from fedptr.cli.audit import add_parser as add_audit
     from fedptr.cli.data import add_parser
     from fedptr.cli.deploy import add_parsers
+    from fedptr.cli.results import add_parser as add_results
 
     add_audit(commands)
+    add_results(commands)
     add_parser(commands)
     add_parsers(commands)
 

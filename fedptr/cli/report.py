@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from fedptr.atomic_files import write_text
@@ -20,10 +21,11 @@ def report(args: argparse.Namespace) -> int:
     if out.exists() and not args.force:
         raise UserError(f"{out} exists; choose another with -o, or add --force to replace it")
     folders = [Path(folder) for folder in args.dirs]
-    runs, problems = find(folders)
-    for problem in problems:
-        print_notice(problem)
-    text = page(runs, problems, tables(folders))
+    with tempfile.TemporaryDirectory(prefix="fedptr-report-") as scratch:
+        runs, problems = find(folders, Path(scratch))
+        for problem in problems:
+            print_notice(problem)
+        text = page(runs, problems, tables(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)

@@ -27,8 +27,10 @@ from fedptr.report.page import page
 from fedptr.report.recipes import tables as reproduced
 from fedptr.reproduce import audit_recipe, figures, tables
 from fedptr.reproduce.outcome import Outcome, as_asked, gather
-from fedptr.reproduce.recipe import Cell, Recipe, cells, load, longest, names
+from fedptr.reproduce.recipe import Cell, Recipe, candidate_folders, cells, load, longest, names
 from fedptr.reproduce.split_recipe import splits
+from fedptr.runs.archive import fetch_runs, unpack_runs
+from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import StoppedError, locked
 from fedptr.runs.rounds_file import jsonable
 
@@ -44,6 +46,7 @@ def reproduce(args: argparse.Namespace) -> int:
     if recipe.kind == "splits":
         return splits(recipe, out)
     jobs = args.jobs or (1 if args.scale != "cpu" else count_cores())
+    fetch_runs(candidate_folders(recipe, args.scale, args.seeds, out))
     wanted = list(cells(recipe, args.scale, args.seeds, out))
     plans = longest(wanted)
     folder = out / recipe.name
@@ -52,6 +55,8 @@ def reproduce(args: argparse.Namespace) -> int:
         with shown(recipe, args.scale, args.seeds, wanted) as show:
             board = look(plans) if args.no_runs else work(plans, jobs, show)
         if recipe.kind == "audit" and not args.no_runs and not board.stopped:
+            if (out / AUDIT).is_dir():
+                unpack_runs(out / AUDIT)
             audit_recipe.audits(recipe, args.scale, board, jobs, out)
     outcome = judged(recipe, args.scale, args.seeds, wanted, board)
     write(with_before(whole, outcome, board, folder, out) if args.only else outcome, folder, out)
@@ -85,6 +90,7 @@ def with_before(whole: Recipe, part: Outcome, board: Board, folder: Path, out: P
     rows |= {row.label for row in part.recipe.rows}
     columns |= {column.name for column in part.recipe.columns}
     recipe, seeds = whole.part(rows, columns, part.recipe.only), max(part.seeds, *counts)
+    fetch_runs(candidate_folders(recipe, part.scale, seeds, out))
     wanted = list(cells(recipe, part.scale, seeds, out))
     found = look(longest(wanted))
     found.failed = board.failed

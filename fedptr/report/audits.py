@@ -25,12 +25,12 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
     for series in one.series:
         several = len(series.runs) > 1
         for k, run in enumerate(series.runs):
-            if not (run.folder / AUDIT / result.NAME).is_file():
+            if not (run.files / AUDIT / result.NAME).is_file():
                 continue
             try:
-                about = parts(result.read(run.folder / AUDIT))
+                about = parts(result.read(run.files / AUDIT))
             except UserError as error:
-                problems.append(str(error))
+                problems.append(str(error).replace(str(run.files), str(run.folder)))
                 continue
             label = f"{series.label}, seed {run.plan.run.seed}" if several else series.label
             label += ", trained again on half of the examples" if about["target"] == "half" else ""
@@ -40,7 +40,7 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
 
 def pictures(run: Found, about: Audit) -> list[dict[str, Any]]:
     starts = about["auxiliary"]["series"] if about["auxiliary"] else ()
-    found = [(init, embedded(run.folder / AUDIT / f"pairs-{init}.png")) for init in starts]
+    found = [(init, embedded(run.files / AUDIT / f"pairs-{init}.png")) for init in starts]
     return [{"init": init, **picture} for init, picture in found if picture]
 
 

@@ -64,7 +64,7 @@ def mean_distances(record: Record) -> list[float]:
 def sheets(run: Found) -> list[dict[str, Any]]:
     """The saved auxiliary images, as data URIs; one that is no picture is passed over."""
     found = sorted(
-        (int(match[1]), path) for path in (run.folder / FOLDER).glob("*") if (match := NAME.fullmatch(path.name))
+        (int(match[1]), path) for path in (run.files / FOLDER).glob("*") if (match := NAME.fullmatch(path.name))
     )
     step = max(1, -(-len(found) // SHEETS))
     kept = found[::-1][::step][::-1]  # with the last one

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
 from fedptr.report import recipes
 from fedptr.runs import summary as summaries
+from fedptr.runs.archive import archive_of, extract_runs, list_archives
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
@@ -26,7 +28,8 @@ PLAN = "plan.toml"
 class Found:
     """A run as its folder tells it."""
 
-    folder: Path
+    folder: Path  # as it is shown; it may be packed
+    files: Path  # where its files are
     plan: Plan
     text: str  # plan.toml, as it is
     records: list[Record]
@@ -44,35 +47,68 @@ class Found:
         return f"unfinished, {len(self.records)}/{self.plan.run.rounds} rounds"
 
 
-def find(folders: Sequence[Path]) -> tuple[list[Found], list[str]]:
-    """All runs below the folders or in their reproductions' tables, each once, and a sentence about the damaged."""
-    places: dict[Path, Path] = {}
+def find(folders: Sequence[Path], scratch: Path | None = None) -> tuple[list[Found], list[str]]:
+    """All runs below the folders or in their reproductions' tables, each once, and a sentence about the damaged.
+
+    `scratch`: runs in archives are unpacked here; without it they are passed over.
+    """
+    places: dict[Path, tuple[Path, Path]] = {}
     for folder in folders:
-        if not folder.is_dir():
+        listed = [place for table in recipes.tables([folder]) for place in table["runs"]]
+        packed = unpack_archived(folder, listed, scratch) if scratch else {}
+        below = [*walk(folder), *(place for place in packed if place.is_relative_to(folder))]
+        known = [
+            place for place in listed if place in packed or all((place / name).is_file() for name in (PLAN, ROUNDS))
+        ]
+        here = {place: packed.get(place, place) for place in [*sorted(below, key=lambda place: place.parts), *known]}
+        if not here and not folder.is_dir():
             raise UserError(f"{folder} is not a folder; name folders of runs or comparisons")
-        here = list(walk(folder))
-        for table in recipes.tables([folder]):
-            here += [place for place in table["runs"] if (place / PLAN).is_file() and (place / ROUNDS).is_file()]
         if not here:
             raise UserError(f"{folder} holds no run (a folder with {PLAN} and {ROUNDS}); name another folder")
-        for place in here:
-            places.setdefault(place.resolve(), place)
+        for place, files in here.items():
+            places.setdefault(place.resolve(), (place, files))
     runs, problems = [], []
-    for place in places.values():
+    for place, files in places.values():
         try:
-            runs.append(load(place))
+            runs.append(replace(load(files), folder=place))
         except (UserError, DamagedFileError) as error:
-            problems.append(f"{place} was left out: {error}")
+            problems.append(f"{place} was left out: {error}".replace(str(files), str(place)))
     if not runs:
         raise UserError(f"none of the {len(problems)} runs found is sound ({problems[0]})")
     return runs, problems
 
 
+def is_run(folder: Path) -> bool:
+    return (folder / PLAN).is_file() and (folder / ROUNDS).is_file()
+
+
 def walk(folder: Path) -> Iterator[Path]:
-    for place, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if name not in (AUDIT, CHECKPOINTS))
+    for place, files in walk_folders(folder):
         if PLAN in files and ROUNDS in files:
-            yield Path(place)
+            yield place
+
+
+def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """With their files; shadows and what is being packed are no results."""
+    for place, below, files in os.walk(folder):
+        below[:] = sorted(name for name in below if name not in (AUDIT, CHECKPOINTS) and not name.startswith("."))
+        yield Path(place), files
+
+
+def unpack_archived(folder: Path, listed: Sequence[Path], scratch: Path) -> dict[Path, Path]:
+    """Run folder -> where it is now, of all archived runs that are below the folder or listed, and have no folder."""
+    archives = [path for place, _ in walk_folders(folder) for path in list_archives(place)]
+    archives += filter(None, map(archive_of, [folder, folder / "seed0", *listed]))
+    found: dict[Path, Path] = {}
+    for archive in dict.fromkeys(archives):
+        base, into = archive.parent, Path(tempfile.mkdtemp(dir=scratch))
+
+        def wanted(run: str, base: Path = base) -> bool:
+            place = base / run
+            return not place.exists() and (place.is_relative_to(folder) or place in listed)
+
+        found |= {base / run: into / run for run in extract_runs(archive, into, wanted)}
+    return found
 
 
 def load(folder: Path) -> Found:
@@ -84,7 +120,7 @@ def load(folder: Path) -> Found:
     else:
         records = so_far(folder / ROUNDS)
     check(records)
-    return Found(folder, plan, text, records, summary)
+    return Found(folder, folder, plan, text, records, summary)
 
 
 def continued(folder: Path, plan: Plan) -> bool:

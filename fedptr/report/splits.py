@@ -27,11 +27,11 @@ def splits(group: Group) -> tuple[list[dict[str, Any]], list[str]]:
         if len(found) == DIFFERENT:
             break
         try:
-            split = Split.load(run.folder / "split.json")
+            split = Split.load(run.files / "split.json")
             if split.sha256 not in found:
                 found[split.sha256] = described(split, run)
         except UserError as error:
-            problems[str(error)] = None
+            problems[str(error).replace(str(run.files), str(run.folder))] = None
     return list(found.values()), list(problems)
 
 

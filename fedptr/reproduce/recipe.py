@@ -207,18 +207,31 @@ def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
                 yield Cell(row, column, plan, place(plan, out, exact=recipe.kind == "audit"))
 
 
+def candidate_folders(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Path]:
+    """All folders in which a run of the recipe may be."""
+    for seed in range(recipe.first_seed, recipe.first_seed + seeds):
+        for row in recipe.rows:
+            for column in recipe.columns:
+                yield from own_and_shared(recipe.plan(row, column, scale, seed), out)
+
+
 def place(plan: Plan, out: Path, exact: bool) -> Path:
     """The folder of a plan's run, which plans of more or fewer rounds share.
 
     An audit wants the model as it is after its own last round (`exact`), so it shares no longer run. Its folder then
     has a name of its own, as had every run of earlier versions; where there is one it is used.
     """
+    own, shared = own_and_shared(plan, out)
+    return own if own.exists() or (exact and rounds_in(shared) != plan.run.rounds) else shared
+
+
+def own_and_shared(plan: Plan, out: Path) -> tuple[Path, Path]:
+    """The folder that tells the number of rounds, and the one that does not."""
 
     def named(told: str) -> Path:
         return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{told}" / f"seed{plan.run.seed}"
 
-    own, shared = named(fingerprint(plan)), named(lineage(plan))
-    return own if own.exists() or (exact and rounds_in(shared) != plan.run.rounds) else shared
+    return named(fingerprint(plan)), named(lineage(plan))
 
 
 def rounds_in(folder: Path) -> int | None:
