@@ -39,8 +39,8 @@ from fedptr.messages import print_notice
 from fedptr.runs import plan as planning
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.lock import locked
+from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
-from fedptr.runs.runner import load_plan
 from fedptr.runs.summary import PLAN, once_finished
 
 SUFFIX = ".tar.bz2"
