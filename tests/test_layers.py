@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import sys
 from pathlib import Path
 
 import fedptr
@@ -66,9 +68,49 @@ def upward() -> list[str]:
     return wrong
 
 
+def imported_first(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules that must be there before this one is: not those that a function imports, nor those for types."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fedptr":
+            package = str(node.module).removeprefix("fedptr").removeprefix(".")
+            found |= {f"{package}.{alias.name}".removeprefix(".") for alias in node.names} | {package}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.removeprefix("fedptr.") for alias in node.names}
+    return {name for name in found if name in known}
+
+
 def test_every_module_has_a_place() -> None:
     assert {name.partition(".")[0] for name in modules()} - {FRONT} == set(LEVEL)
+    assert len(LEVEL) == sum(map(len, LAYERS)), "a package stands in two layers"
 
 
 def test_no_package_imports_a_later_one() -> None:
     assert upward() == []
+
+
+def test_no_two_modules_need_each_other_first() -> None:
+    known = modules()
+    needs = {name: imported_first(path, known) for name, path in known.items()}
+    assert sum(map(len, needs.values())) > len(known)
+    graphlib.TopologicalSorter(needs).prepare()  # a CycleError names them
+
+
+def test_no_name_is_one_of_the_standard_library() -> None:
+    """`types` is agreed: the types that all packages share."""
+    names = {part: name for name in modules() for part in name.split(".")}
+    taken = sys.stdlib_module_names - {"types", "__main__"}
+    assert not {name for part, name in names.items() if part in taken}
+
+
+def test_test_files_share_by_helpers_only() -> None:
+    """No test file imports another, nor a conftest: what several need has a module in tests/helpers."""
+    here = Path(__file__).parent
+    own = {path.stem for path in here.rglob("*.py") if path.parent.name != "helpers"}
+    wrong = []
+    for path in here.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            wrong += [f"{path.name} -> {name}" for name in names if name in own]
+    assert wrong == []
