@@ -156,6 +156,7 @@ def fast() -> tuple[BlockedTask, BlockedTask, Classification]:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.xdist_group("compiled")  # so that it is compiled once, not by every worker
 @pytest.mark.parametrize("n", [4, 7, 12])
 def test_compiled_code_computes_what_the_plain_task_does(

@@ -301,6 +301,7 @@ BUILD = (
 )
 
 
+@pytest.mark.slow
 def test_several_processes_may_build_it_at_once(tmp_path: Path) -> None:
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     running = [

@@ -288,6 +288,7 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "every", "method"), [
     ("SIGKILL", 1, "fedptr"), ("SIGKILL", 2, "scaffold"), ("SIGTERM", 1, "scaffold"),
 ])  # fmt: skip
