@@ -1,9 +1,9 @@
-"""The figures of speed and memory, each against a reference that is run in turns with it.
+"""Measures speed and memory, each figure in turns with a reference.
 
-    python benchmarks/bench.py                     all, about half an hour; writes results.json and RESULTS.md
-    python benchmarks/bench.py --only matching     one of them; the others keep what was measured before
-    python benchmarks/bench.py --quick             small sizes, to see that everything works; writes nothing
-    python benchmarks/bench.py --full              FedPTR's cost also from whole rounds, which takes an hour more
+    python benchmarks/bench.py                     all figures, about half an hour; writes results.json and RESULTS.md
+    python benchmarks/bench.py --only matching     one figure; the others keep their last results
+    python benchmarks/bench.py --quick             small sizes, to check that everything works; writes nothing
+    python benchmarks/bench.py --full              also FedPTR's cost from whole rounds, which takes another hour
 
 Our side of every figure is in our_side.py. A figure that cannot be measured is reported with the reason.
 """
@@ -30,20 +30,20 @@ FIGURES = {
 
 
 def measure_figure(name: str, scale: Scale) -> list[Row]:
-    """The rows of one figure as far as they can be had."""
+    """The rows of one figure; a failure ends them with a row that says why."""
     rows: list[Row] = []
     try:
         for row in importlib.import_module(f"figure_{name}").measure_rows(scale):
             print("  " + bench_results.row_markdown(row, "").strip("| "), flush=True)
             rows.append(row)
-    except Exception as error:  # whatever it is, the other figures are wanted too
+    except Exception as error:  # whatever it is, the other figures are still measured
         rows.append(missing_row(FIGURES[name], "", f"{type(error).__name__}: {error}"))
         print("  " + bench_results.row_markdown(rows[-1], "").strip("| "), flush=True)
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures the figures of speed and memory.")
+    parser = argparse.ArgumentParser(description="Measures speed and memory.")
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES), metavar="NAME", help="figures")
     parser.add_argument("--quick", action="store_true", help="small sizes; nothing is written")
     parser.add_argument("--full", action="store_true", help="FedPTR's cost from whole rounds too")

@@ -1,4 +1,4 @@
-"""Rows of the table, and the two files they end up in."""
+"""Rows of the table, and the two files that hold them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from timing import Times, gemm_speed, quartiles
 HERE = Path(__file__).parent
 JSON, MARKDOWN = HERE / "results.json", HERE / "RESULTS.md"
 SIGNS = {"≥": operator.ge, "≤": operator.le, "<": operator.lt, "=": operator.eq}
-Entry = dict[str, Any]  # a figure's rows, with when, where and on what they were measured
+Entry = dict[str, Any]  # a figure's rows, with the date, the commit and the machine
 
 INTRODUCTION = """# Benchmarks
 
-Written by `make bench`; see the files in this folder for what exactly is measured. Every value is the median over
-repeats of a ratio within one repeat, in which we, the reference and a float32 matrix product (2048³) run in turns;
-the spread is the range between the quartiles. A value without a goal is there to be read beside the others. Our side
-computes a block of images on every core; references have processes of their own, with PyTorch's settings as they are.
+Written by `make bench`; the files in this folder say exactly what is measured. Every value is a ratio: within each
+repeat, our code, the reference and a float32 matrix product (2048³) run in turns, and the table has the median over
+repeats. The spread is the range between the quartiles. A value without a goal is context for the others. Our side
+computes a block of images on every core; references run in separate processes, with PyTorch's default settings.
 """
 
 
@@ -49,7 +49,7 @@ class Row:
     ok: bool | None = None
     gemm: float | None = None  # GFLOP/s of the calibration in the same turns
     note: str = ""
-    values: tuple[float, ...] = ()  # of the repeats
+    values: tuple[float, ...] = ()  # one per repeat
 
 
 def make_row(
@@ -87,7 +87,7 @@ def make_entry(rows: Sequence[Row], seconds: float) -> Entry:
 
 
 def measured_commit() -> str:
-    """The commit that was measured, with a + where files differ from it."""
+    """The commit that was measured, with a + if files differ from it."""
     try:
         command = ["git", "-C", str(HERE), "describe", "--always", "--exclude=*", "--dirty=+"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -133,7 +133,8 @@ def results_markdown(figures: dict[str, Entry]) -> str:
         place = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
         places.setdefault(f"Commit {found['commit']} on {place}.", []).append(found)
     for place, entries in places.items():
-        lines += [place, "", "| figure | reference | measured | spread | reach | | GEMM, GFLOP/s | date | note |"]
+        lines += [place, ""]
+        lines += ["| figure | reference | measured | spread | goal | reached | GEMM, GFLOP/s | date | note |"]
         lines += ["|---|---|---:|---:|---:|---|---:|---|---|"]
         lines += [row_markdown(Row(**r), found["date"][:10]) for found in entries for r in found["rows"]]
         lines += [""]

@@ -1,9 +1,9 @@
 """What a checkpoint costs, as ratios within one run.
 
-    python benchmarks/checkpoint_cost.py      prints the figures docs/reliability.md reports
+    python benchmarks/checkpoint_cost.py      prints the figures in docs/reliability.md
 
-1. A checkpoint of ten clients that took part, among 100 and among 10,000 that once did.
-2. Seconds per round of a small run with a checkpoint every round, against none, the two interleaved.
+1. A checkpoint after ten clients took part, out of 100 and out of 10,000 that have a state.
+2. Seconds per round of a small run with a checkpoint every round and with none, in turns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE, COHORT, REPEATS = 20_000, 10, 15
 
 
 def checkpoint_seconds(clients: int, folder: Path) -> float:
-    """One checkpoint after ten of so many clients took part."""
+    """Seconds of one checkpoint after ten of `clients` clients took part."""
     states = ClientStates({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
     store = Store(folder)
     store.states, store.indices = (

@@ -1,9 +1,9 @@
-"""Seconds a round takes over TLS with three nodes on this machine, beside the same rounds in-process.
+"""Seconds per round over TLS with three nodes on this machine, and of the same rounds in-process.
 
-    python benchmarks/deployed_rounds.py [ROUNDS]        prints the table; some minutes
+    python benchmarks/deployed_rounds.py [ROUNDS]        prints the table; a few minutes
 
-A small MLP, so that nearly all of it is what Flower and we add to the training: messages, processes, polling. The first
-round, in which workers import torch and read data, is shown by itself. Both must arrive at the same bits.
+The model is a small MLP, so nearly all of the time is what Flower and we add to training: messages, processes, polling.
+The first round, in which workers import torch and read data, is shown separately. Both must end with the same bits.
 """
 
 from __future__ import annotations

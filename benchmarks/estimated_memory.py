@@ -1,9 +1,9 @@
-"""The memory a run is estimated to need, beside what it takes; tunes the factors in fedptr/compute/memory_estimate.py.
+"""Estimated and measured memory of runs; for tuning the factors in fedptr/compute/memory_estimate.py.
 
     python benchmarks/estimated_memory.py            prints the table; about ten minutes
 
-Each row is a run of a few rounds on random images, in a process of its own. What is measured is the peak of the
-resident memory above what was there before the first round.
+Each row is a run of a few rounds on random images, in a separate process. Measured is the peak of the resident memory
+above its level before the first round.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def matching_case(shape: tuple[int, ...], ipc: int, **model: Any) -> Case:
 
 
 def client_states_case(clients: int, method: str, **settings: Any) -> Case:
-    """So many clients that what they keep is most of it."""
+    """Enough clients that their states take most of the memory."""
     return make_case(DIGIT, clients, 2, 1, {"name": "mlp", "width": 256}, {"name": method, **settings}, {"batch": 2})
 
 
@@ -94,7 +94,7 @@ def estimate_and_measure(
     moments = ((128.0,) * channels, (64.0,) * channels)
     data = Dataset("noise", x[:cut], y[:cut], x[cut:], y[cut:], *moments, tuple("0123456789"), "")
     (train, test), task = to_samples(data), make_task(plan, data, "cpu")
-    task = choose_backend(plan, task, cut) if plan.machine.compile == "on" else task  # the others in whole batches
+    task = choose_backend(plan, task, cut) if plan.machine.compile == "on" else task  # others: whole batches
     parts = train.split(np.array_split(np.arange(cut), clients))
     reset_peak_memory()
     before = peak_memory()

@@ -1,14 +1,14 @@
-"""What a FedPTR round costs beside a FedAvg round: ten clients, 50,000 images, width 128, batch 500, everyone selected.
+"""What a FedPTR round costs in FedAvg rounds: ten clients, 50,000 images, width 128, batch 500, everyone selected.
 
-Such rounds take minutes, so their parts are measured in turns and put together:
+Such rounds take minutes, so their parts are measured in turns and added up:
 
     A  FedAvg round of two clients, four batches each       B  the same with the pull towards a projected model
-    C  matching with H = 2 on the server                    D  one run of the student, with which matching ends
+    C  matching with H = 2 on the server                    D  one run of the student, which ends a matching
     E  projection on the server                             F  FedPTR round like A: with H = 2, and projection
 
 An outer step is o = (C − D)/2. FedAvg takes 12.5·A and FedPTR-S 12.5·B + H·o + D + E. Clients may run two at a time;
-with H = 2 two of them spend F − B beside training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
-`--full` runs the real rounds too.
+with H = 2 two of them spend F − B on top of training, so ten spend five times (F − B)·(H·o + D + E)/(2o + D + E).
+`--full` also runs the real rounds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from fedptr.methods.ptr.trajectory import MTT_LR_IMG
 
 IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2
 Method = FedPTRS | FedPTR
-EARLY: dict[str, Any] = {"m": 1, "warmup": "early"}  # matching in the second round; it costs what it always costs
+EARLY: dict[str, Any] = {"m": 1, "warmup": "early"}  # matching already in the second round, at its usual cost
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to match, and what a round with it may cost in FedAvg rounds."""
+    """A way to match, and the goal for the cost of its round in FedAvg rounds."""
 
     name: str
     server: FedPTRS
@@ -56,7 +56,7 @@ class Setting:
 
 SETTINGS = [
     Setting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
-    # Cheaper; the recipe `tradeoff` is for what such settings cost in accuracy.
+    # Cheaper; the recipe `tradeoff` measures what such settings cost in accuracy.
     Setting("S: H=3; clients: H=4, every 4 rounds", FedPTRS(H=3), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
 ]
 
@@ -93,11 +93,11 @@ def cost_in_fedavg_rounds(method: Method, setting: Setting, t: dict[str, float],
     """In FedAvg rounds, from the seconds of one turn; `pairs` of clients as in A make a round."""
     A, B, C, D, E, F = (t[name] for name in "ABCDEF")
     o = (C - D) / SAMPLED
-    rare = 1 / method.mtt_every if isinstance(method.mtt_every, int) else 0.0  # part of the rounds with matching
-    beside = rare * ((setting.outer or method.H) * o + D) + E
+    rare = 1 / method.mtt_every if isinstance(method.mtt_every, int) else 0.0  # share of the rounds with matching
+    extra = rare * ((setting.outer or method.H) * o + D) + E
     if isinstance(method, FedPTR):
-        beside = CLIENTS / PAIR * (F - B) * beside / (SAMPLED * o + D + E)
-    return (pairs * B + beside) / (pairs * A)
+        extra = CLIENTS / PAIR * (F - B) * extra / (SAMPLED * o + D + E)
+    return (pairs * B + extra) / (pairs * A)
 
 
 def seconds_by_part(times: Times) -> str:
@@ -127,7 +127,7 @@ def round_parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[
 
 
 def second_round(method: FedAvg, task: Classification, clients: list[Samples], batch: int) -> Callable[[], Run]:
-    """The first round is run here, the second whenever the result is called."""
+    """Runs the first round now, and the second whenever the result is called."""
     first = next(endless_rounds(method, task, clients, batch))
     return lambda: next(endless_rounds(method, task, clients, batch, first))
 
@@ -150,7 +150,7 @@ def whole_rounds(scale: Scale) -> Iterator[Row]:
 
 
 def stored_images(n: int, clients: int) -> list[Samples]:
-    """Images as datasets hold them, in bytes, and normalised when they are used."""
+    """Images as datasets store them, in bytes, normalised when they are used."""
     x, y = make_images(n)
     level = torch.full((1, 3, 1, 1), 128.0)
     stored = (x * 40 + 128).clamp(0, 255).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""One outer step of matching: speed, and whether it is the same gradient."""
+"""One outer step of matching: its speed, and whether its gradient is the reference's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measure_rows(scale: Scale) -> Iterator[Row]:
 
 
 def gradient_errors(name: str, width: int, images: int) -> Iterator[Row]:
-    """Distance of the gradients in float64, and of each float32 one from the float64 reference."""
+    """Distance of the gradients in float64, and of each float32 gradient from the float64 reference."""
     double: list[float] = []
     single: dict[str, list[float]] = {"ours": [], "unrolled": []}
     for seed in range(SEEDS):

@@ -1,7 +1,8 @@
-"""Peak memory of one outer step, each in a process of its own.
+"""Peak memory of one outer step, each in a separate process.
 
-Two steps are taken: the first compiles whatever is compiled. Then freed memory is given back, and what the second adds
-to the resident memory at its peak is the figure. `python benchmarks/figure_memory.py ours 128 10 100` prints one.
+Two steps are taken: the first compiles what is to be compiled. Then freed memory is returned to the system, and the
+figure is what the second step adds to the resident memory at its peak.
+`python benchmarks/figure_memory.py ours 128 10 100` prints one figure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedptr.runs.summary import peak_memory, reset_peak_memory
 
 
 def peak_bytes(who: str, width: int, R: int, images: int) -> int:
-    """Bytes a step needs at its peak, above what was there before."""
+    """Bytes a step needs at its peak, on top of what was used before."""
     from figure_matching import unrolled_work
     from our_side import make_matching_problem
 

@@ -25,7 +25,7 @@ from fedptr.methods.fedavg import FedAvg
 
 CLIENTS, TOLERANCE = 10, 0.02
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "{script}"]
-# The script, and with which arguments it is run, of every setting that may be the library's best.
+# Every setting that may be the library's best: its script, and the arguments to run it with.
 PEERS = {
     "Flower simulation, 1 CPU a client": ("peer_flower.py", ["{script}", "1"]),
     "Flower simulation, 2 CPUs a client": ("peer_flower.py", ["{script}", "2"]),
@@ -46,7 +46,7 @@ def plain_round_work(width: int, images: int, batch: int) -> Callable[[], dict[s
 
 
 class Round:
-    """The work, and our side and the plain loop's."""
+    """The work of a round, done by us and by the plain loop."""
 
     def __init__(self, scale: Scale) -> None:
         self.width, self.batch, self.repeats = scale(32), scale(100), scale.repeats
@@ -58,7 +58,7 @@ class Round:
         self.task = make_fast_task(self.width)
 
     def against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
-        """The times of ours and of one reference, and what their losses say; refuses work that is not the same."""
+        """Times of our rounds and of a reference's, and both losses; an error if they did not do the same work."""
         parts = list(zip(self.x.chunk(CLIENTS), self.y.chunk(CLIENTS), strict=True))
         runs = endless_rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
         w = self.task.init()

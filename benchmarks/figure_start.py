@@ -1,6 +1,6 @@
-"""`fedptr --help` answers without importing torch; how long a run waits for its compiled code, at first and later.
+"""Whether `fedptr --help` imports torch, and how long a run waits for compiled code, the first time and later.
 
-Three runs of one round on digits in turns: eager, compiled with an empty cache, and compiled with a full one.
+Three runs of one round on digits, in turns: eager, compiled with an empty cache, and compiled with a full one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODELS = {
 
 
 def run_python(*arguments: str, **variables: str) -> str:
-    """Runs Python and gives back what it printed as errors."""
+    """Runs Python and returns what it printed to stderr."""
     command, env = [sys.executable, *arguments], {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stderr
 

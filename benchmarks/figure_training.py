@@ -1,4 +1,4 @@
-"""Local training: how near to the machine's limit, and how far ahead of the usual loop."""
+"""Local training: how close it is to the machine's limit, and how far ahead of the usual loop."""
 
 from __future__ import annotations
 

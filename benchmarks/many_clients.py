@@ -2,9 +2,9 @@
 
     python benchmarks/many_clients.py            prints the table; about two minutes
 
-Each run is a process of its own that goes on, with a checkpoint every round and default settings, from a checkpoint in
-which *all* clients have a state; their sizes are in the table. The two runs of a method take turns, a round each.
-A round's seconds are from one to the next, so they include the checkpoint; the memory is the whole process's peak,
+Each run is a separate process. With default settings and a checkpoint every round, it resumes from a checkpoint in
+which *all* clients have a state; the table has the size of these states. The two runs of a method take turns, one round
+each. Seconds are from one round to the next, so they include the checkpoint. Memory is the peak of the whole process,
 from its start to its end.
 """
 
@@ -37,10 +37,10 @@ from fedptr.runs.summary import peak_memory
 
 FEW, MANY, COHORT = 100, 10_000, 10
 SAMPLES, TESTS = 5, 200  # images of a client, and of the test set
-BEFORE, UNTIMED = 4, 2  # rounds that one client has behind it, so that its state is complete, and to warm up
+BEFORE, UNTIMED = 4, 2  # rounds of the one client whose state all get, so that it is complete; rounds to warm up
 TURNS = 40  # a turn is a round of one run, then of the other
 FEDPTR = {"m": 1, "H": 2, "R": 3, "ipc": 1}
-GOALS = {"fedavg": 1.2, "scaffold": 1.5, "fedptr": 1.5}  # of memory; seconds are to be within SECONDS for all
+GOALS = {"fedavg": 1.2, "scaffold": 1.5, "fedptr": 1.5}  # of memory; the goal for seconds is SECONDS for all
 SECONDS = 1.2
 
 
@@ -55,7 +55,7 @@ def plan_for(method: str, clients: int, data: Path) -> Plan:
 
 
 def write_started_run(method: str, clients: int, folder: Path) -> int:
-    """A run folder whose checkpoint has a state for every client: that of one which trained alone. Its bytes."""
+    """A run folder whose checkpoint has a state for every client, copied from one that trained alone; its bytes."""
     rng, cut = np.random.default_rng(0), clients * SAMPLES
     x = rng.integers(0, 256, (cut + TESTS, 1, 8, 8), dtype=np.uint8)
     y = np.arange(len(x)) % 10
@@ -71,7 +71,7 @@ def write_started_run(method: str, clients: int, folder: Path) -> int:
     history.close()
     state = run.clients[0]
     run = replace(run, clients=ClientStates(dict.fromkeys(range(clients), state)))
-    with mock.patch("os.fsync"):  # ten thousand times two would take longer than the benchmark
+    with mock.patch("os.fsync"):  # two for each of ten thousand clients would take longer than the benchmark
         Store(out / CHECKPOINTS).save(
             run, {**checkpoint_header(plan, e), **history.header(), "torch": torch.__version__}
         )
@@ -79,7 +79,7 @@ def write_started_run(method: str, clients: int, folder: Path) -> int:
 
 
 class SteppedRun:
-    """A run in a process of its own that trains when it is told to."""
+    """A run in a separate process that trains one round at a time, on request."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, __file__, str(folder / "run")]
@@ -106,7 +106,7 @@ class SteppedRun:
 
 
 def run_rounds_on_request(folder: Path) -> None:
-    """Goes on with a run; a line of input lets it do a round, whose seconds it prints, and after the last its peak."""
+    """Resumes a run; for each line of input it trains a round and prints its seconds, and after the last its peak."""
     began = 0.0
 
     def show(record: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def run_rounds_on_request(folder: Path) -> None:
 
     torch.set_num_threads(1)
     sys.stdin.readline()
-    with mock.patch("fedptr.runs.summary.reset_peak_memory"):  # from the start, not from the first round
+    with mock.patch("fedptr.runs.summary.reset_peak_memory"):  # from the start, not the first round
         resume(load_plan(folder), folder, show)
     print(peak_memory(), flush=True)
 
@@ -140,7 +140,7 @@ def time_few_and_many(method: str) -> tuple[list[tuple[float, float]], tuple[flo
 
 
 def measure_rows() -> list[dict[str, Any]]:
-    """Two rows a method: seconds per round and memory of many clients, as multiples of what few take."""
+    """Two rows per method: seconds per round and memory with many clients, as multiples of those with few."""
     rows = []
     for method, goal in GOALS.items():
         seconds, peaks, size = time_few_and_many(method)
@@ -166,7 +166,7 @@ def make_row(
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| figure | against | measured | quartiles | reach | | |", "|---|---|---:|---:|---:|---|---|"]
+    lines = ["| figure | against | measured | quartiles | goal | reached | |", "|---|---|---:|---:|---:|---|---|"]
     for r in rows:
         between = "–".join(f"{end:.2f}" for end in r["spread"] or ())
         mark = "yes" if r["ok"] else "**no**"

@@ -2,9 +2,9 @@
 
     python benchmarks/matching_quality.py [--rounds 12] [--H 5] [--only cifar10,0.1]
 
-A loss of 0 is a student that arrives where the global model did, 1 one that might as well have stayed. For each
-trajectory two servers watch the same models: one matches with the paper's step sizes, one with `beta` and `lr_img`
-"auto". Shown are medians over the rounds: the loss after matching; the cosine between the projected step and the step
+At a loss of 0 the student arrives where the global model did; at 1 it might as well not have moved. For each trajectory
+two servers watch the same models: one matches with the paper's step sizes, one with `beta` and `lr_img` "auto". The
+table has medians over the rounds: the loss after matching; the cosine between the projected step and the step
 that the global model then took; and the ratio of their lengths, for the paper's K steps of η and for `reach = 1`.
 """
 
@@ -36,7 +36,7 @@ IMAGES, CLIENTS = 5_000, 10
 
 
 def make_plan(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
-    """A tenth of the paper's size, with as many local steps a round."""
+    """A tenth of the paper's size, with the same number of local steps per round."""
     return planning.check(
         {
             "run": {"rounds": rounds},
@@ -60,7 +60,7 @@ def global_models(plan: planning.Plan, experiment: Experiment) -> Iterator[Tenso
 def watch_trajectory(
     server: FedPTRS, models: list[Tensor], plan: planning.Plan, experiment: Experiment
 ) -> dict[str, float]:
-    """What a server that sees these models makes of them."""
+    """Medians of a server's matching and projection along these models."""
     seen: dict[str, list[float]] = {"loss": [], "cosine": [], "reach": []}
     site = Site(experiment.task, plan.local, Key(0).at("server"), 0, CLIENTS)
     memory = server.memory(models[0], site)
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--H", type=int, default=5, help="outer steps of every matching")
-    parser.add_argument("--only", default="", help="of the datasets, rates and methods, those to run")
+    parser.add_argument("--only", default="", help="datasets, rates and methods to run; by default all")
     args = parser.parse_args()
     wanted = set(filter(None, args.only.split(",")))
     torch.set_num_threads(1)

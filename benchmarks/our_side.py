@@ -1,4 +1,4 @@
-"""Our side of every figure, through the same functions a run uses."""
+"""Our side of every figure, through the same functions that a run uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedptr.types import Batch
 
 
 def make_fast_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
-    """The task as a user's long run has it; the one place to change when that changes."""
+    """The task as a user's long run computes it. Change this when that changes."""
     malloc.keep_freed_memory()
     torch.set_num_threads(1)
     return ConvNetCppTask(
@@ -34,7 +34,7 @@ def make_fast_task(width: int, dtype: torch.dtype = torch.float32) -> Classifica
 
 
 def make_plain_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
-    """The task without any of it: where a reference runs, memory and threads are left as they are."""
+    """The task without any of that: where a reference runs, memory and threads stay at their defaults."""
     return Classification(make_network(width).to(dtype), SHAPE, CLASSES)
 
 
@@ -56,7 +56,7 @@ def endless_rounds(
 
 @dataclass(frozen=True)
 class MatchingProblem:
-    """One outer step: a stretch of real training to be matched, auxiliary images, and the student's random draws."""
+    """One outer step: a stretch of real training to match, auxiliary images, and the student's random draws."""
 
     task: Classification
     start: Tensor
@@ -76,7 +76,7 @@ def make_matching_problem(
     dtype: torch.dtype = torch.float32,
     make: Callable[[int, torch.dtype], Classification] = make_fast_task,
 ) -> MatchingProblem:
-    """The same problem in either precision: it is made in float32 and then cast."""
+    """The same problem in either precision: built in float32, then cast."""
     task = make(width, dtype)
     start = Classification(make_network(width), SHAPE, CLASSES).init()
     end = train_from(width, start, seed)
@@ -89,7 +89,7 @@ def make_matching_problem(
 
 
 def train_from(width: int, start: Tensor, seed: int, steps: int = 10) -> Tensor:
-    """Where a few eager steps of SGD on other images lead to."""
+    """The weights after a few eager steps of SGD on other images."""
     task, w = Classification(make_network(width), SHAPE, CLASSES), start
     for step in range(steps):
         g, _ = task.grad(w, Batch(*make_images(20, seed=1000 + 100 * seed + step)))

@@ -1,6 +1,6 @@
-"""FedAvg rounds in pfl's simulated backend, in one process or, under torchrun, with the clients spread over several.
+"""FedAvg rounds in pfl's simulated backend, in one process or, under torchrun, with clients spread over several.
 
-Its `use_torch_compile` is left off: it wraps the module, but training calls the module's `loss`, which then runs eager.
+Its `use_torch_compile` stays off: it wraps the module, but training calls the module's `loss`, which then runs eager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workload import make_network
 
 
 class Net(nn.Module):
-    """The network with the two functions pfl asks for."""
+    """The network with the two functions that pfl needs."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 class Between(TrainingProcessCallback):
-    """Stops between rounds; where there are several processes the others wait for the first one."""
+    """Waits between rounds; with several processes, the others wait for the first."""
 
     def __init__(self, body: nn.Module) -> None:
         self.turns, self.body = RoundGate(), body

@@ -1,7 +1,7 @@
-"""Another library's rounds, one at a time on demand, so that they can be run in turns with ours.
+"""Another library's rounds, one at a time on request, so that they can take turns with ours.
 
-A peer lives in its own process and environment (benchmarks/.venv, see peers.txt). It is given a folder with the work,
-starts up, and then waits on a socket before every round; the final model comes back as a file in the folder.
+A peer runs in its own process and environment (benchmarks/.venv, see peers.txt). It gets a folder with the work,
+starts, and waits on a socket before every round. The final model comes back as a file in the folder.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-PATIENCE = 600  # seconds for a start or a round
+PATIENCE = 600  # seconds to wait for a start or a round
 
 
 class PeerError(Exception):
-    """A peer is not installed, or did not do what it was asked for."""
+    """A peer is not installed, or did not do what it was asked to."""
 
 
 class Peer:
@@ -91,18 +91,18 @@ class Peer:
             raise self.error("stopped")
 
     def state(self) -> dict[str, Tensor]:
-        """The global model after the last of the rounds that were announced."""
+        """The global model after the last round."""
         found: dict[str, Tensor] = torch.load(self.folder / "state.pt", weights_only=True)
         return found
 
     def error(self, words: str) -> PeerError:
-        """With the last line of the peer's log that looks like a reason."""
+        """An error with the last line of the peer's log that looks like a reason."""
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
         reasons = [line for line in lines if "Error" in line] or lines or ["it said nothing"]
         return PeerError(f"{words}: {reasons[-1]}")
 
     def close(self) -> None:
-        """Ends the peer and everything it started, which is all in one session."""
+        """Ends the peer and everything it started; all of it is in one session."""
         try:
             self.process.wait(timeout=15)
         except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ class Peer:
 
 
 class RoundGate:
-    """The same from inside the peer: `wait` before the first round and after every one."""
+    """The other end, inside the peer: call `wait` before the first round and after each one."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -136,7 +136,7 @@ class RoundGate:
             if self.done == rounds:
                 torch.save(state, os.path.join(os.environ[FOLDER], "state.pt"))
             self.connection.sendall(b"d")
-        # After the last round too, until we are left: ending is work, and others are still being measured.
+        # After the last round too, until we close: shutting down is work, and others are still being measured.
         if not self.connection.recv(1) and self.done < rounds:
             raise SystemExit("nobody waits for the next round")
         self.done += 1
@@ -144,7 +144,7 @@ class RoundGate:
 
 @functools.cache
 def load_work() -> dict[str, Any]:
-    """The work, read once in every process: x, y, state, width, clients, batch, rounds."""
+    """The work, read once per process: x, y, state, width, clients, batch, rounds."""
     found: dict[str, Any] = torch.load(os.path.join(os.environ[FOLDER], "work.pt"), weights_only=True)
     return found
 

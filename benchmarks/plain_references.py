@@ -1,4 +1,4 @@
-"""What we are compared with, written as a competent peer would: plain PyTorch, no trick and no handicap."""
+"""What we are compared with, as a competent peer would write it: plain PyTorch, no tricks and no handicaps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train_plain_loop(
 
 
 def run_plain_round(model: nn.Module, clients: Sequence[TensorDataset], batch: int, shuffle: bool = True) -> None:
-    """One FedAvg round: the clients one after the other, then the weighted mean becomes the model's state."""
+    """One FedAvg round: the clients train one after another, then the weighted mean becomes the model's state."""
     states = [train_plain_loop(model, data, batch, shuffle=shuffle).state_dict() for data in clients]
     sizes = [len(data) for data in clients]
     model.load_state_dict(weighted_mean(states, sizes))

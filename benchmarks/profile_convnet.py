@@ -1,4 +1,4 @@
-"""Where the time of the ConvNet's C++ goes, on one core: the table in docs/speed.md. Needs `perf`.
+"""Where the ConvNet's C++ spends its time, on one core: the table in docs/speed.md. Needs `perf`.
 
 python benchmarks/profile_convnet.py 32        a width
 """
@@ -44,11 +44,11 @@ def repeat_work(width: int, what: str) -> None:
 
 def kind_of_symbol(symbol: str) -> str:
     name = re.sub(r"<.*", "", symbol).split()[-1].split("(")[0]
-    return next((known for known, names in KINDS.items() if name in names), "everything else of it")
+    return next((known for known, names in KINDS.items() if name in names), "the rest")
 
 
 def main(width: int) -> None:
-    print("| |", " | ".join([*KINDS, "everything else of it"]), "|")
+    print("| |", " | ".join([*KINDS, "the rest"]), "|")
     for what in ("gradient", "adjoint"):
         with tempfile.TemporaryDirectory() as folder:
             data = str(Path(folder) / "perf.data")
@@ -56,7 +56,7 @@ def main(width: int) -> None:
             subprocess.run(["perf", "record", "-q", "-o", data, *me], check=True, stderr=subprocess.DEVNULL)
             report = ["perf", "report", "-i", data, "--stdio", "--sort", "dso,symbol", "--percent-limit", "0.01"]
             lines = subprocess.run(report, capture_output=True, text=True, check=True).stdout.splitlines()
-        spent = dict.fromkeys([*KINDS, "everything else of it"], 0.0)
+        spent = dict.fromkeys([*KINDS, "the rest"], 0.0)
         for line in lines:
             found = re.match(r"\s*([\d.]+)%\s+convnet-\S+\s+\[\.\]\s+(.*)", line)
             if found:

@@ -1,11 +1,11 @@
-"""Seconds per round in-process and on a Ray of one machine, a round each in turns, and what starting Ray takes.
+"""Seconds per round in-process and with Ray on one machine, round by round in turns, and how long Ray takes to start.
 
-    python benchmarks/ray_overhead.py [TURNS]        prints the table; some minutes
+    python benchmarks/ray_overhead.py [TURNS]        prints the table; a few minutes
 
-Both federations do the same work from the same start and must arrive at the same bits, or nothing is printed. The one
-in-process uses every core by threads, Ray by one worker of one thread per core. `light` clients train for some
-milliseconds, so that what Ray adds to a visit shows; `medium` ones for a tenth of a second, `heavy` ones for most of
-one.
+Both federations do the same work from the same start and must end with the same bits, or nothing is printed. In-process
+training uses every core with threads, Ray with one single-threaded worker per core. `light` clients train for some
+milliseconds, which shows what Ray adds to a visit; `medium` ones for about a twentieth of a second, `heavy` ones for
+about a third.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def main(turns: int) -> None:
-    print("| clients | in-process, s a round | Ray, s a round | Ray / in-process | Ray's start, s |")
+    print("| clients | in-process, s per round | Ray, s per round | Ray / in-process | Ray's start, s |")
     print("|---|---|---|---|---|")
     for kind, tables in KINDS.items():
         print(f"| {kind} | {' | '.join(measure_engines(check({**SHARED, **tables}), turns))} |", flush=True)

@@ -1,4 +1,4 @@
-"""How large a benchmark is: the real one, or a quick one that only shows that everything works."""
+"""The size of a benchmark: the real one, or a quick one that only shows that everything works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Scale:
         return 2 if self.quick else 5
 
     def __call__(self, size: int) -> int:
-        """A size of the table, or a small one in its place.
+        """A size from the table, or a small one instead.
 
         >>> Scale()(128), Scale(quick=True)(128)
         (128, 16)

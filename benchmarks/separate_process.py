@@ -1,6 +1,6 @@
-"""A reference in a process of its own, with the defaults that PyTorch and the system give it.
+"""A reference in a separate process, with the defaults that PyTorch and the system give it.
 
-Our side changes how its process handles memory and threads, and a reference must not profit from that, nor suffer.
+Our side changes how its process handles memory and threads; a reference must neither profit nor suffer from that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Work = Callable[[], object]
 
 
 class SeparateProcess:
-    """`make(*args)` gives the work, over there; a call does it once. Use it within `contextlib.closing`."""
+    """`make(*args)` makes the work in another process; a call does it once. Use it with `contextlib.closing`."""
 
     def __init__(self, make: Callable[..., Work], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -23,7 +23,7 @@ class SeparateProcess:
         self.process.start()
 
     def __call__(self) -> Any:
-        """What the work returns; it is pickled, so let it be small."""
+        """What the work returns. It is pickled, so it should be small."""
         self.ours.send(True)
         return self.ours.recv()
 

@@ -1,7 +1,7 @@
-"""Clocks: several ways to do the same work, run in turns, and how their times compare within each turn.
+"""Several ways to do the same work, run in turns, and how their times compare within each turn.
 
-A shared machine is now fast, now slow. Whatever is compared is therefore run in the same turn, seconds apart, next to a
-matrix product that says how fast the machine was; what is reported is the median of the ratios within the turns.
+The speed of a shared machine varies. So everything that is compared runs in the same turn, seconds apart, next to a
+matrix product that shows how fast the machine is. Reported is the median of the ratios within the turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Spread(NamedTuple):
 
 
 def time_in_turns(candidates: Mapping[str, Work], repeats: int) -> Times:
-    """Seconds of every candidate, and of the calibration, in each repeat; the order turns round every time.
+    """Seconds of every candidate, and of the calibration, in each repeat; every other repeat reverses the order.
 
     Each runs once before, unmeasured: what is compiled or started only once is not part of a figure.
     """
@@ -48,7 +48,7 @@ def time_in_turns(candidates: Mapping[str, Work], repeats: int) -> Times:
 
 
 def make_gemm() -> Work:
-    """A few float32 products of square matrices, as fast as this machine can multiply: on all cores."""
+    """A few float32 products of square matrices on all cores: as fast as this machine can multiply."""
     a, b, c = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
 
     def work() -> None:
@@ -67,7 +67,7 @@ def gemm_speed(times: Times) -> Spread:
 
 
 def ratios_by_turn(times: Times, slow: str, fast: str) -> list[float]:
-    """How many times as long one took as the other, repeat by repeat.
+    """How many times as long as `fast` the work `slow` took, repeat by repeat.
 
     >>> ratios_by_turn({"a": [4.0, 6.0], "b": [2.0, 2.0]}, "a", "b")
     [2.0, 3.0]

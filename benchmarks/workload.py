@@ -1,6 +1,6 @@
-"""The work everyone is given: images with labels that can be learned, and the paper's ConvNet.
+"""The work that everyone gets: images with labels that can be learned, and the paper's ConvNet.
 
-Needs torch only, as it is also imported where a peer is installed instead of us.
+Needs only torch, as it is also imported where a peer is installed instead of us.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 
 
 def make_images(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noise on a faint coarse pattern that tells the class; the ten patterns are the same for every seed."""
+    """Noise on a faint coarse pattern that depends on the class; the ten patterns are the same for every seed."""
     coarse = torch.randn(CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(1234))
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(CLASSES, (n,), generator=generator)
@@ -36,7 +36,7 @@ def count_forward_flops(model: nn.Module) -> int:
         nonlocal counted
         weight = module.weight
         assert isinstance(weight, Tensor)
-        counted += 2 * output.numel() * weight[0].numel()  # every output is a sum of so many products
+        counted += 2 * output.numel() * weight[0].numel()  # every output is a sum of that many products
 
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
