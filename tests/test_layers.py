@@ -13,11 +13,12 @@ ROOT = Path(fedptr.__file__).parent
 # Lowest first. What stands on one line may import one another.
 LAYERS = (
     ("errors",),
-    ("settings", "types", "messages", "stats", "plots"),
+    ("settings", "types", "messages", "stats", "plots", "own_code"),
     ("atomic_files",),
     ("core",),
     ("models",),
     ("methods",),
+    ("testing",),
     ("compute",),
     ("data",),
     ("privacy",),

@@ -147,7 +147,7 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError("--methods names a method twice; name each once")
     tables = tables_from(args)
     plans = comparing.plans(tables, names, args.seeds)
-    first = plans[names[0]][0]
+    first = next(iter(plans.values()))[0]
     trackers.check(args.trackers)
     check_engine(first, args)
     experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed

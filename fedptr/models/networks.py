@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedptr.errors import UserError
+from fedptr.own_code import current_folder_first, import_own
 from fedptr.settings import setting, unknown_name_error
 from fedptr.types import Shape
 
@@ -142,16 +140,9 @@ def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
 
 def load_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
     """Calls `module:factory` with (shape, classes); the current folder is searched first, as with `python -m`."""
-    module_name, _, factory_name = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        try:
-            factory = getattr(importlib.import_module(module_name), factory_name)
-        except Exception as error:  # whatever is wrong in that file
-            raise UserError(f"model.name {name!r} cannot be imported ({error}); give it as module:factory") from error
+    factory = import_own(name, "model.name", "module:factory")
+    with current_folder_first():
         model = factory(shape, classes)
-    finally:
-        sys.path.remove(os.getcwd())
     if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
         raise UserError(f"model {name} must return a torch.nn.Module with parameters, not {type(model).__name__}")
     return model

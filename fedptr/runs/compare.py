@@ -47,13 +47,16 @@ def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Pl
         if key not in known:
             raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
     first = check(for_method(tables, names[0])).run.seed
-    return {
-        name: [
+    found: dict[str, list[Plan]] = {}
+    for name in names:
+        shown = methods.get(name).name  # also of module:Class
+        if shown in found:
+            raise UserError(f"two of the methods have the name {shown}; compare one of them")
+        found[shown] = [
             check({**for_method(tables, name), "run": {**tables.get("run", {}), "seed": first + k}})
             for k in range(seeds)
         ]
-        for name in names
-    }
+    return found
 
 
 def compare(

@@ -90,7 +90,7 @@ class Plan:
 
     def tables(self) -> Tables:
         tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
-        tables["method"] = {"name": self.method.name, **tables["method"]}
+        tables["method"] = {"name": methods.address(type(self.method)), **tables["method"]}
         return tables
 
 
@@ -173,8 +173,8 @@ def check_sections(tables: Mapping[str, Any]) -> None:
         if not isinstance(table, Mapping):
             raise UserError(f"{name} must be a section like [{name}], not {format_value(table)}")
     for name, table in tables.get("methods", {}).items():
-        if not methods.known(name):
-            raise methods.missing(f"methods.{name}", name)
+        if not methods.is_known(name):
+            raise methods.unknown_method_error(f"methods.{name}", name)
         if not isinstance(table, Mapping):
             raise UserError(f"methods.{name} must be a section like [methods.{name}], not {format_value(table)}")
         build_settings(methods.get(name), table, f"methods.{name}")
@@ -185,8 +185,8 @@ def _method(tables: Mapping[str, Any]) -> Method:
     name = chosen.pop("name", FedPTR.name)
     if not isinstance(name, str):
         raise UserError(f"method.name must be text, not {format_value(name)}")
-    if not methods.known(name):
-        raise UserError(f"method.name: {methods.missing(name, name)}")
+    if not methods.is_known(name):
+        raise UserError(f"method.name: {methods.unknown_method_error(name, name)}")
     return build_settings(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 

@@ -20,7 +20,7 @@ from fedptr.atomic_files import DamagedFileError, replace_atomically, write_text
 from fedptr.core.federation import Run
 from fedptr.data import dataset
 from fedptr.messages import print_notice
-from fedptr.methods import get
+from fedptr.methods import get, is_known
 from fedptr.methods.ptr.combine import called
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
@@ -111,7 +111,8 @@ def advise(summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
-        beta = called(get(summary["method"]), "beta")
+        name = summary["method"]
+        beta = called(get(name), "beta") if is_known(name) else "beta"
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         print_notice(
             f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "

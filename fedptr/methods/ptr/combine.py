@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedptr.core.method import Method, Site
 from fedptr.errors import UserError
-from fedptr.methods import PTR, get
+from fedptr.methods import PTR, address, get
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import MEMORY
@@ -48,6 +48,7 @@ def with_ptr(base: type[Method]) -> type[Method]:
     @dataclass(frozen=True)
     class Beside(Projected, base):  # type: ignore[misc, valid-type]
         name = f"{base.name}{PTR}"
+        alone = base
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR beside"
         cite = f"{base.cite}; {FedPTR.cite}"
         cost = base.cost._replace(up=base.cost.up + base.measures_drift, trail="client", auxiliary="client")
@@ -84,7 +85,7 @@ def with_ptr(base: type[Method]) -> type[Method]:
 
         def __reduce__(self) -> tuple[Any, ...]:
             """For engines that send a method: its class has no name to be found by, but the method has."""
-            return again, (self.name, asdict(self))
+            return again, (address(type(self)), asdict(self))
 
     # A name that both have is the method's own, in the method's own place.
     own = [declared(base, name, name) for name in sorted(both)]

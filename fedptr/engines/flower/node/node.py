@@ -32,6 +32,7 @@ from fedptr.engines.flower.wire.diagnostics import select_small_entries
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.tensors import pack, unpack
 from fedptr.errors import ReplyError, UserError
+from fedptr.methods import PTR
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import choose_device, make_task
 from fedptr.runs.plan import Plan
@@ -101,8 +102,9 @@ class Node:
         if self.made is None or self.made[0] != key:
             agreed = Agreement.of(words["agreement"])
             fits(self.offer(), agreed)
-            plan = replace(planning.check(planning.parse(words["plan"])), machine=self.plan.machine)
-            self.consent(plan.model.name)
+            tables = planning.parse(words["plan"])
+            self.consent(tables)
+            plan = replace(planning.check(tables), machine=self.plan.machine)
             device = choose_device(plan.machine.device)
             dataset = translated(self.dataset, agreed)
             task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
@@ -111,10 +113,12 @@ class Node:
             self.made = key, plan, task, mine, test
         return self.made[1:]
 
-    def consent(self, model: str) -> None:
-        """The server names a model; which code of this machine that may be is for the node to say."""
-        if ":" in model and model not in self.plan.node.allowed():
-            raise ReplyError(f"is asked to run {model}, which node.models in its node.toml does not name")
+    def consent(self, tables: planning.Tables) -> None:
+        """The server names a model and a method; which code of this machine that may be is for the node to say."""
+        named = [table.get("name") for section in ("model", "method") if isinstance(table := tables.get(section), dict)]
+        for name in map(str, [*named, *tables.get("methods", ())]):
+            if ":" in name and name.removesuffix(PTR) not in self.plan.node.allowed():
+                raise ReplyError(f"is asked to run {name}, which node.models in its node.toml does not name")
 
     def train(self, parcel: Parcel) -> Parcel:
         words = parcel.words

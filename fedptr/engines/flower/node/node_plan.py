@@ -31,7 +31,7 @@ class Who:
     number: int = setting(0, "the client's number; it must not change, and no two nodes have the same", ge=0, lt=100000)
     split: str = setting("", "a split file of which only one part is this node's; empty = all data is")
     part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
-    models: str = setting("", "own models (module:factory) that the server may ask for, separated by commas")
+    models: str = setting("", "own models and methods (module:name) that the server may ask for, separated by commas")
 
     def allowed(self) -> list[str]:
         return [name.strip() for name in self.models.split(",") if name.strip()]

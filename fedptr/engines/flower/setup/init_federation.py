@@ -23,6 +23,7 @@ from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates, templates
 from fedptr.errors import UserError
+from fedptr.methods import PTR, address
 from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
@@ -111,9 +112,10 @@ def add(server: Path, name: str, data: str, federation: Federation) -> Path:
     folder.chmod(0o700)
     number = max((entry["number"] for entry in known.values()), default=-1) + 1
     path = Path(data).expanduser()
-    model = load_plan(server).model.name
+    plan = load_plan(server)
+    own = [name for name in (plan.model.name, address(type(plan.method)).removesuffix(PTR)) if ":" in name]
     tables: dict[str, Any] = {
-        "node": {"name": name, "number": number, **({"models": model} if ":" in model else {})},
+        "node": {"name": name, "number": number, **({"models": ",".join(own)} if own else {})},
         "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},
         "machine": {"device": "auto", "threads": 0},
     }

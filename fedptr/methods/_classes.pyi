@@ -1,0 +1,23 @@
+# Written by tests/methods/test_stub.py from the classes in this folder.
+from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
+from fedptr.methods.fedadam import FedAdam as FedAdam
+from fedptr.methods.fedagm import FedAGM as FedAGM
+from fedptr.methods.fedams import FedAMS as FedAMS
+from fedptr.methods.fedavg import FedAvg as FedAvg
+from fedptr.methods.fedavgm import FedAvgM as FedAvgM
+from fedptr.methods.fedcm import FedCM as FedCM
+from fedptr.methods.feddc import FedDC as FedDC
+from fedptr.methods.feddyn import FedDyn as FedDyn
+from fedptr.methods.fedpd import FedPD as FedPD
+from fedptr.methods.fedprox import FedProx as FedProx
+from fedptr.methods.fedptr import FedPTR as FedPTR
+from fedptr.methods.fedptr_linear import FedPTRLinear as FedPTRLinear
+from fedptr.methods.fedptr_s import FedPTRS as FedPTRS
+from fedptr.methods.fedsam import FedSAM as FedSAM
+from fedptr.methods.fedyogi import FedYogi as FedYogi
+from fedptr.methods.mime import Mime as Mime
+from fedptr.methods.mimelite import MimeLite as MimeLite
+from fedptr.methods.mofedsam import MoFedSAM as MoFedSAM
+from fedptr.methods.moon import Moon as Moon
+from fedptr.methods.naive import Naive as Naive
+from fedptr.methods.scaffold import Scaffold as Scaffold
