@@ -19,8 +19,8 @@ import torch
 from small_world import World
 from wait_until import PATIENCE
 
-from fedptr.cli.commands import tables_from
 from fedptr.cli.main import parser
+from fedptr.cli.plan_options import tables_from
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.plan import check
 

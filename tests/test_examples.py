@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from wait_until import PATIENCE
 
-from fedptr.cli.commands import tables_from
 from fedptr.cli.main import parser
+from fedptr.cli.plan_options import tables_from
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key

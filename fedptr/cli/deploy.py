@@ -1,4 +1,4 @@
-"""The command line of `fedptr deploy` and `fedptr status`. Nothing heavy is imported before a command needs it."""
+"""`fedptr deploy`: trains over several machines, with Flower."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from fedptr.cli.options import Commands
 
 
-def add_parsers(commands: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     deploy = commands.add_parser(
         "deploy", help="train over several machines, with Flower (pip install 'fedptr[flower]')"
     )
@@ -46,11 +47,6 @@ def add_parsers(commands: Commands) -> None:
     simulate.add_argument("--force", action="store_true", help="replace an existing folder of results")
     simulate.set_defaults(handler=simulate_command)
 
-    status = commands.add_parser("status", help="what a deployed run is doing: rounds, nodes, accuracy")
-    status.add_argument("dir", metavar="DIR", help="the run's folder")
-    status.add_argument("--watch", action="store_true", help="show it anew every two seconds")
-    status.set_defaults(handler=status_command)
-
 
 def add_init(parts: Commands) -> None:
     init = parts.add_parser("init", help="write a folder with all that server and nodes need", allow_abbrev=False)
@@ -75,12 +71,12 @@ def need_flower() -> None:
 
 def init_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.cli.commands import assignments
+    from fedptr.cli.plan_options import parse_assignments
     from fedptr.engines.flower.setup.init_federation import Federation, init
     from fedptr.messages import print_notice
     from fedptr.runs import plan as planning
 
-    pairs = list(assignments(args.assignments))
+    pairs = list(parse_assignments(args.assignments))
     rules = planning.assign({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
     tables: dict[str, Any] = planning.read(args.plan) if args.plan else {}
     # A node that is lost must not stop a run over a network, unless that is asked for.
@@ -144,13 +140,12 @@ def run_command(args: argparse.Namespace) -> int:
     server = Path(args.server)
     out = claim(Path(args.out) if args.out else server / "run", args.force)
     launch_run.begin(server, out)
-    return go_on(out)
+    return continue_deployed(out)
 
 
-def go_on(out: Path) -> int:
+def continue_deployed(out: Path) -> int:
     """Hands a run to the SuperLink and shows it; also after it was stopped."""
     need_flower()
-    from fedptr.cli.commands import tell
     from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import progress
@@ -160,19 +155,11 @@ def go_on(out: Path) -> int:
     launch_run.submit(out)
     with progress(plan.method.name, plan.run.rounds) as show:
         launch_run.follow(out, show)
-    return tell(finished(out)[0], out)
+    return print_summary(finished(out)[0], out)
 
 
 def simulate_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.cli.commands import tell
     from fedptr.engines.flower.setup.simulate_run import simulate
 
-    return tell(simulate(Path(args.plan), Path(args.out), args.force), Path(args.out))
-
-
-def status_command(args: argparse.Namespace) -> int:
-    need_flower()
-    from fedptr.engines.flower.setup.show_status import show
-
-    return show(Path(args.dir), args.watch)
+    return print_summary(simulate(Path(args.plan), Path(args.out), args.force), Path(args.out))

@@ -1,20 +1,33 @@
-"""What `fedptr report` does."""
+"""`fedptr report`: one HTML page of runs and comparisons."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedptr.atomic_files import write_text
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.report.find_runs import find
-from fedptr.report.page import page
-from fedptr.report.recipes import tables
+
+if TYPE_CHECKING:
+    from fedptr.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    sub = commands.add_parser("report", help="one HTML page of runs and comparisons")
+    sub.add_argument("dirs", nargs="+", metavar="DIR", help="folders of runs, comparisons or reproductions")
+    sub.add_argument("-o", "--out", default="report.html", metavar="FILE", help="where to (default report.html)")
+    sub.add_argument("--force", action="store_true", help="replace an existing file")
+    sub.set_defaults(handler=report)
 
 
 def report(args: argparse.Namespace) -> int:
+    from fedptr.atomic_files import write_text
+    from fedptr.report.find_runs import find
+    from fedptr.report.page import page
+    from fedptr.report.recipes import tables
+
     out = Path(args.out)
     if out.is_dir():
         raise UserError(f"{out} is a folder; name a file to write, like -o {out / 'report.html'}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from fedptr.atomic_files import write_text
@@ -19,26 +19,40 @@ from fedptr.runs.plan import check
 NOBODY = Column("")
 
 
-def splits(recipe: Recipe, out: Path) -> int:
-    """Balanced labels are all that is needed: each of these datasets has as many images of every class."""
-    lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", "| | ours | paper | |", "|---|---|---|---|"]
-    table, found = Table("", "ours", "paper", "", title=recipe.title), []
+def compare_splits(recipe: Recipe) -> list[dict[str, Any]]:
+    """The clients' sizes, ours and the paper's.
+
+    Labels are all that is needed, and each of these datasets has as many images of every class.
+    """
+    found = []
     for row in recipe.rows:
         plan = check(recipe.tables(row, NOBODY, "paper", 0))
         sizes = list(partition(labels(plan.data.name), classes(plan.data.name), plan.split).sizes)
         paper = [int(value) for value in row.paper if value is not None]
-        words = "exactly" if sizes == paper else "differs"
-        found.append({"row": row.label, "ours": sizes, "paper": paper, "verdict": words})
-        cells = [row.label, *(" ".join(map(str, part)) for part in (sizes, paper)), words]
-        lines.append(f"| {' | '.join(cells)} |")
-        table.add_row(*cells)
-    folder = out / recipe.name
+        verdict = "exactly" if sizes == paper else "differs"
+        found.append({"row": row.label, "ours": sizes, "paper": paper, "verdict": verdict})
+    return found
+
+
+def write_splits(recipe: Recipe, found: list[dict[str, Any]], folder: Path) -> None:
+    """table.md and splits.json."""
+    lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", "| | ours | paper | |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(cells(row))} |" for row in found]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "table.md", "\n".join(lines) + "\n")
     write_text(folder / "splits.json", json.dumps(found, indent=1) + "\n")
-    Console().print(table)
-    print(f"table: {folder / 'table.md'}")
-    return 0
+
+
+def splits_table(recipe: Recipe, found: list[dict[str, Any]]) -> Table:
+    """For the terminal."""
+    table = Table("", "ours", "paper", "", title=recipe.title)
+    for row in found:
+        table.add_row(*cells(row))
+    return table
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    return [row["row"], *(" ".join(map(str, row[name])) for name in ("ours", "paper")), row["verdict"]]
 
 
 def classes(name: str) -> int:

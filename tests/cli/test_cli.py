@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capture, monkeypatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "rounds.jsonl")
 
-    monkeypatch.setattr("fedptr.cli.commands.execute", full)
+    monkeypatch.setattr("fedptr.runs.runner.execute", full)
     assert "rounds.jsonl: No space left on device" in refused(capsys, "run", *TINY, "--out", str(tmp_path / "out"))
 
 

@@ -11,8 +11,8 @@ import torch
 from same_bits import same
 from small_world import QUICK, World, part_for
 
-from fedptr.cli.commands import tables_from
 from fedptr.cli.main import main, parser
+from fedptr.cli.plan_options import tables_from
 from fedptr.compute.memory_estimate import Footprint, kept_bytes
 from fedptr.errors import UserError
 from fedptr.methods import all_methods, get, make

@@ -219,7 +219,7 @@ def test_a_failing_cell_does_not_stop_the_others(
         columns[1] = recipes.Column("K=3", {**columns[1].set, "local.lr": 1e30})
         return recipes.replace(recipe, columns=tuple(columns))
 
-    monkeypatch.setattr("fedptr.cli.reproduce.load", broken)
+    monkeypatch.setattr("fedptr.reproduce.recipe.load", broken)
     assert smoke("figure5", tmp_path, "--seeds", "1") == 1
     assert len(folders(tmp_path)) == 5
     assert "not finite" in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_of_cells_that_share_a_run_the_longest_is_run(
     rows = [replace(row, paper=(None,) * 3) for row in recipe.rows]
     several = replace(recipe, columns=tuple(columns), rows=tuple(rows), reference="2 rounds")
     with monkeypatch.context() as patched:
-        patched.setattr("fedptr.cli.reproduce.load", lambda name: several)
+        patched.setattr("fedptr.reproduce.recipe.load", lambda name: several)
         assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
     assert [load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
     found = json.loads((tmp_path / "all" / NAME / "reproduce.json").read_text())["cells"]

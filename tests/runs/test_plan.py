@@ -14,8 +14,9 @@ from every_setting import every_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedptr.cli.commands import tables_from
-from fedptr.cli.main import OPTIONS, RUN_OPTIONS, parser
+from fedptr.cli.main import parser
+from fedptr.cli.options import DATA_OPTIONS, RUN_OPTIONS
+from fedptr.cli.plan_options import tables_from
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.compare import plans
@@ -106,7 +107,7 @@ def test_every_option_reaches_its_setting() -> None:
         "A": 0.5,
         "F": 0.5,
     }
-    for option, (place, metavar, _) in {**OPTIONS, **RUN_OPTIONS}.items():
+    for option, (place, metavar, _) in {**DATA_OPTIONS, **RUN_OPTIONS}.items():
         value = values.get(metavar, 3)
         section, key = place.split(".")
         assert getattr(getattr(plan_of(option, str(value)), section), key) == value

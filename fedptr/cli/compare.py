@@ -1,0 +1,78 @@
+"""`fedptr compare`: trains several methods under the same conditions."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedptr.cli.options import (
+    DATA_OPTIONS,
+    ENGINE_OPTIONS,
+    RUN_OPTIONS,
+    add_plan_command,
+    add_results,
+    add_trackers,
+)
+from fedptr.cli.run import name_folder, warn_of_large_batch
+from fedptr.errors import UserError
+from fedptr.messages import print_notice
+
+if TYPE_CHECKING:
+    from fedptr.cli.options import Commands
+    from fedptr.runs.plan import Plan
+
+
+def add_parser(commands: Commands) -> None:
+    words = "train several methods under the same conditions"
+    sub = add_plan_command(commands, "compare", words, compare, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
+    sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
+    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (default 1)")
+    add_results(sub)
+    add_trackers(sub)
+
+
+def compare(args: argparse.Namespace) -> int:
+    from fedptr.cli.plan_options import check_engine_options, tables_from
+    from fedptr.methods import paper_methods
+    from fedptr.runs import compare as comparing
+    from fedptr.runs import trackers
+    from fedptr.runs.experiment import prepare
+    from fedptr.runs.folder import claim, fresh_name
+
+    names = paper_methods() if args.methods is None else [name.strip() for name in args.methods.split(",")]
+    if args.seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {args.seeds}")
+    if len(set(names)) < len(names):
+        raise UserError("--methods names a method twice; name each once")
+    tables = tables_from(args)
+    plans = comparing.plans(tables, names, args.seeds)
+    first = next(iter(plans.values()))[0]
+    trackers.check(args.trackers)
+    check_engine_options(first, args)
+    experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
+    out = claim(Path(args.out) if args.out else fresh_name(name_folder(first, "compare")), args.force)
+    warn_of_large_batch(first, experiment)
+    trackers.mark(out, args.trackers)
+    comparing.write_order(tables, names, args.seeds, out)
+    return finish_comparison(plans, out)
+
+
+def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
+    """Runs what is left of a comparison, and shows its table."""
+    from rich.console import Console
+
+    from fedptr.engines.choose_engine import shared_engine
+    from fedptr.runs import compare as comparing
+    from fedptr.runs import comparison_table
+
+    (first, *more), *_ = plans.values()
+    with shared_engine(first.machine) as shared:
+        summaries, failures = comparing.compare(plans, out, shared)
+    Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe(first)))
+    print(f"curves: {out / 'curves.png'}\nresults: {out}")
+    if failures:
+        print_notice(
+            f"{len(failures)} of {len(plans) * (1 + len(more))} runs failed; {out / 'table.md'} has the reasons"
+        )
+    return 1 if failures else 0

@@ -1,0 +1,70 @@
+"""`fedptr methods`: lists the methods, or describes one."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import typing
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from fedptr.cli.reflow_docstring import reflow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedptr.cli.options import Commands
+    from fedptr.core.method import Method
+
+
+def add_parser(commands: Commands) -> None:
+    sub = commands.add_parser("methods", help="list the methods, or describe one")
+    sub.add_argument("name", nargs="?", metavar="NAME")
+    sub.set_defaults(handler=methods)
+
+
+def methods(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedptr.methods import all_methods, get
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if args.name is not None:
+        print_method(console, get(args.name))
+        return 0
+    grid = Table.grid(padding=(0, 2))
+    for name, method in all_methods().items():
+        grid.add_row(Text(name, style="bold"), method.idea)
+        grid.add_row("", Text(f"{describe_cost(method)}\n{method.cite}\n", style="dim"))
+    console.print(grid)
+    console.print("Down, up: sent per client and round. Keeps: between rounds. Both in model sizes.")
+    console.print("`fedptr methods NAME` explains a method and its settings.")
+    return 0
+
+
+def print_method(console: Console, method: type[Method]) -> None:
+    """A method's own words, its cost, what to cite, and its hyper-parameters with their defaults."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from fedptr.settings import describe_type
+
+    console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
+    words = inspect.getdoc(inspect.getmodule(method)) or ""
+    console.print(reflow(words, min(console.width, 120)), "", sep="\n")
+    console.print(f"{describe_cost(method)} (in model sizes)\ncite: {method.cite}\n")
+    hints = typing.get_type_hints(method)
+    table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
+    for f in fields(method):
+        takes = f"\ntakes {describe_type(hints[f.name], f.metadata['bounds'])}"
+        table.add_row(f.name, json.dumps(f.default), Text(f.metadata["doc"]).append(takes, style="dim"))
+    console.print(table)
+    console.print(f"Set them in [method] of a plan, or with --set method.{fields(method)[-1].name}=… and so on.")
+
+
+def describe_cost(method: type[Method]) -> str:
+    return " · ".join(f"{name} {value}" for name, value in method.cost.in_words().items())

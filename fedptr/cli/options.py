@@ -1,0 +1,70 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+Options = dict[str, tuple[str, str, str]]  # option -> the setting it stands for, its value in the help, the help
+
+DATA_OPTIONS = {
+    "--dataset": ("data.name", "D", "digits, fashion-mnist, cifar10, cifar100, tiny-imagenet, an .npz or a folder"),
+    "--data-dir": ("data.dir", "DIR", "folder of datasets to look into first"),
+    "--subset": ("data.subset", "N", "class-balanced subset of so many training images"),
+    "--clients": ("split.clients", "N", "number of clients"),
+    "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity or iid"),
+    "--alpha": ("split.alpha", "A", "Dirichlet concentration; small = very different clients"),
+    "--min-size": ("split.min_size", "S", "smallest allowed client"),
+    "--split": ("split.file", "FILE", "use a saved split"),
+}
+RUN_OPTIONS = {
+    "--participation": ("run.participation", "F", "part of the clients selected in a round"),
+    "--rounds": ("run.rounds", "T", "communication rounds"),
+    "--seed": ("run.seed", "S", "seed of weights, cohorts and batch order"),
+    "--lr": ("local.lr", "LR", "local learning rate"),
+    "--batch": ("local.batch", "B", "local batch size"),
+    "--epochs": ("local.epochs", "E", "local epochs"),
+    "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18 or module:factory"),
+    "--width": ("model.width", "W", "channels or hidden units"),
+    "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
+    "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
+    "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
+}
+ENGINE_OPTIONS = {
+    "--engine": ("machine.engine", "E", "local = in this process, or ray (pip install 'fedptr[ray]')"),
+    "--ray-address": ("machine.ray_address", "ADDR", "a Ray cluster: host:port or auto; none = a Ray of its own"),
+}
+
+
+def add_plan_command(
+    commands: Commands, name: str, words: str, handler: Callable[[argparse.Namespace], int], *options: Options
+) -> argparse.ArgumentParser:
+    """A command that takes a plan and the options that change it."""
+    sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
+    sub.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from; options change them")
+    add_settings(sub, *options)
+    sub.add_argument(
+        "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
+    )
+    sub.set_defaults(handler=handler)
+    return sub
+
+
+def add_settings(sub: argparse.ArgumentParser, *options: Options) -> None:
+    for group in options:
+        for option, (place, metavar, help_) in group.items():
+            sub.add_argument(option, dest=place, metavar=metavar, help=help_)
+
+
+def add_results(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--out", metavar="DIR", help="folder for the results (default: a new one in runs/)")
+    sub.add_argument("--force", action="store_true", help="replace an existing folder of results")
+
+
+def add_trackers(sub: argparse.ArgumentParser) -> None:
+    for name, words in (("tensorboard", "TensorBoard"), ("mlflow", "MLflow")):
+        how = f"write every round's numbers for {words} too (pip install 'fedptr[{name}]')"
+        sub.add_argument(f"--{name}", dest="trackers", action="append_const", const=name, default=[], help=how)

@@ -1,0 +1,50 @@
+"""From the options of a command to the tables of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedptr.data.sources import SOURCES
+from fedptr.engines.choose_engine import check_engine
+from fedptr.errors import UserError
+from fedptr.methods.fedptr import FedPTR
+from fedptr.runs import plan as planning
+from fedptr.runs.plan import Plan, Tables
+
+
+def tables_from(args: argparse.Namespace) -> Tables:
+    """The plan file's tables with the options and then `--set` laid over them; own paths are made absolute."""
+    tables = planning.read(args.plan) if args.plan else {}
+    options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
+    tables = planning.assign(tables, [*options, *parse_assignments(args.assignments)])
+    if getattr(args, "combine_with", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
+        chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.combine_with}"
+    for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):
+        table = tables.get(section)
+        value = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):
+            table[key] = os.path.abspath(value)  # so that the written plan runs from anywhere
+    chosen = tables.get("split")
+    if args.plan and isinstance(chosen, dict) and isinstance(name := chosen.get("file"), str) and name:
+        here = Path(args.plan).resolve().parent / name  # where a run folder has its own split
+        if not os.path.exists(name) and here.is_file():
+            chosen["file"] = str(here)
+    return tables
+
+
+def parse_assignments(texts: list[str]) -> Iterator[tuple[str, str]]:
+    """`section.key=value` as its two parts."""
+    for text in texts:
+        place, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text} has no value; write it as section.key=value, e.g. run.rounds=20")
+        yield place.strip(), value.strip()
+
+
+def check_engine_options(plan: Plan, args: argparse.Namespace) -> None:
+    if vars(args)["machine.ray_address"] is not None and plan.machine.engine != "ray":
+        raise UserError("--ray-address is for --engine ray; add that, or leave the address out")
+    check_engine(plan.machine)

@@ -1,0 +1,76 @@
+"""`fedptr resume`: continues a run or a comparison."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedptr.cli.compare import finish_comparison
+from fedptr.cli.options import ENGINE_OPTIONS, add_settings
+from fedptr.cli.run import print_summary
+from fedptr.errors import UserError
+from fedptr.messages import print_notice
+
+if TYPE_CHECKING:
+    from fedptr.cli.options import Commands
+    from fedptr.runs.plan import Plan
+
+
+def add_parser(commands: Commands) -> None:
+    words = "go on with a run or a comparison that was stopped, or that is to have more rounds"
+    sub = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
+    sub.add_argument("dir", metavar="DIR", help="its folder")
+    more = "go on to this round instead of the plan's last; also when it is finished"
+    sub.add_argument("--rounds", type=int, metavar="N", help=more)
+    add_settings(sub, ENGINE_OPTIONS)
+    sub.set_defaults(handler=resume)
+
+
+def resume(args: argparse.Namespace) -> int:
+    from fedptr.engines.choose_engine import engine
+    from fedptr.runs import compare as comparing
+    from fedptr.runs import runner
+    from fedptr.runs.archive import fetch_runs
+    from fedptr.runs.plan import load_plan
+    from fedptr.runs.progress import progress
+
+    out = Path(args.dir)
+    fetch_runs([out])
+    if (out / comparing.ORDER).exists():
+        if args.rounds is not None:
+            comparing.lengthen(out, args.rounds)
+        order = comparing.read_order(out)
+        return finish_comparison(
+            {name: [on_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
+        )
+    plan = on_engine(load_plan(out), args)
+    rounds = plan.run.rounds if args.rounds is None else args.rounds
+    if done := runner.ended(out, rounds):
+        print_notice(f"{out} is finished; there is nothing to do")
+        return print_summary(done[0], out)
+    if (out / "deploy.toml").exists():  # its clients are elsewhere
+        if rounds != plan.run.rounds:
+            words = "its nodes decide by the number of rounds how they compute; start another with `fedptr deploy run`"
+            raise UserError(f"{out} is a deployed run, and keeps its {plan.run.rounds} rounds: {words}")
+        from fedptr.cli.deploy import continue_deployed
+
+        return continue_deployed(out)
+    with progress(plan.method.name, rounds) as show:
+        summary, _ = runner.resume(plan, out, show, engine, rounds)
+    return print_summary(summary, out)
+
+
+def on_engine(plan: Plan, args: argparse.Namespace) -> Plan:
+    """The plan of a run to resume, perhaps on another engine; nothing else can be changed."""
+    from fedptr.cli.plan_options import check_engine_options
+    from fedptr.compute.workload import MachinePlan
+    from fedptr.settings import build_settings
+
+    chosen = {
+        place.partition(".")[2]: value for place, value in vars(args).items() if "." in place and value is not None
+    }
+    plan = replace(plan, machine=build_settings(MachinePlan, {**asdict(plan.machine), **chosen}, "machine"))
+    check_engine_options(plan, args)
+    return plan

@@ -1,0 +1,41 @@
+"""`fedptr theory`: measures FedPTR's rate of convergence."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedptr.cli.options import add_results
+from fedptr.errors import UserError
+from fedptr.messages import print_notice
+
+if TYPE_CHECKING:
+    from fedptr.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    words = "measure FedPTR's rate of convergence, and check its theorem's conditions"
+    sub = commands.add_parser("theory", help=words)
+    sub.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="default %(default)s")
+    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind (default 1)")
+    add_results(sub)
+    sub.set_defaults(handler=theory)
+
+
+def theory(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fedptr.runs.folder import claim, fresh_name
+    from fedptr.theory import check_rates as checking
+    from fedptr.theory import rates_report
+
+    rounds = checking.parse_rounds(args.rounds)
+    if args.seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {args.seeds}")
+    out = claim(Path(args.out) if args.out else fresh_name("theory"), args.force)
+    results = checking.check(rounds, args.seeds, tell=print_notice)
+    rates_report.write(results, out)
+    rates_report.show(results, Console(highlight=False))
+    print(f"plot: {out / 'theory.png'}\nresults: {out}")
+    return 0
