@@ -65,5 +65,5 @@ if __name__ == "__main__":
     print("a checkpoint after ten clients took part,", end=" ")
     print(f"of 100: {1000 * few:.1f} ms, of 10,000: {1000 * many:.1f} ms ({many / few:.2f}×)")
     without, with_ = seconds_per_round()
-    print("SCAFFOLD on digits, ten clients, seconds a round:", end=" ")
+    print("SCAFFOLD on digits, ten clients, seconds per round:", end=" ")
     print(f"{with_:.3f} with checkpoints, {without:.3f} without ({with_ / without:.2f}×)")

@@ -1,6 +1,6 @@
 """Peak memory of one outer step, each in a separate process.
 
-Two steps are taken: the first compiles what is to be compiled. Then freed memory is returned to the system, and the
+Two steps are taken: the first one triggers any compilation. Then freed memory is returned to the system, and the
 figure is what the second step adds to the resident memory at its peak.
 `python benchmarks/figure_memory.py ours 128 10 100` prints one figure.
 """

@@ -3,7 +3,7 @@
     python benchmarks/oracle.py            prints the table; docs/oracle.md holds its output
 
 Each rule below was read from the named project's source and is written as the smallest change to ours that gives it;
-the projects themselves are not run. The last two columns count: the relative distance to the optimum, the worst of three
+the projects themselves are not run. What counts is the relative distance to the optimum, the worst of three
 random problems, when everyone takes part and when three clients in ten do.
 """
 

@@ -1,11 +1,11 @@
-"""FedPTR in one file, to be read beside the paper (Chen, Cao, Wang et al., arXiv:2312.14380).
+"""FedPTR in one file, to read next to the paper (Chen, Cao, Wang et al., arXiv:2312.14380).
 
-    python examples/fedptr_minimal.py [ROUNDS]          needs torch and scikit-learn, and nothing else
+    python examples/fedptr_minimal.py [ROUNDS]          needs only torch and scikit-learn
     w^t    global model, a flat vector        X, y, β   client i's auxiliary dataset D̃_i, its labels and step size
     w̃      projected model, `target`          d_j       w_j − w̃_j, for each parameter tensor j
 
-Plain before quick: matching keeps the graph of all R student steps. The package computes the same without it, and
-tests/test_examples.py holds the two equal. Left out: DSA, partial participation, recovery from a diverged matching.
+Plain rather than fast: matching keeps the graph of all R student steps. The package computes the same without it, and
+tests/test_examples.py keeps the two equal. Left out: DSA, partial participation, recovery from a diverged matching.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def gradient(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, create_graph: bo
 
 
 def auxiliary(x: Tensor, y: Tensor, classes: int, s: Settings, noise: Generator) -> Auxiliary:
-    """D̃_i at the start: own images where client i has the class, noise where it has not."""
+    """D̃_i at the start: client i's own images of the classes it has, noise for the others."""
     X = torch.randn(classes * s.ipc, *x.shape[1:], generator=noise).to(x)
     for k in y.unique().tolist():
         own = x[y == k]
@@ -116,7 +116,7 @@ def fedptr(clients: list[Data], test: Data, model: nn.Module, rounds: int, seed:
 
 
 def digits() -> tuple[Data, Data]:
-    """Training and test set, normalised; 36 images of each class are for the test."""
+    """Training and test set, normalised; 36 images of each class are test images."""
     images, labels = load_digits(return_X_y=True)
     rng = np.random.RandomState(0)
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:36] for k in range(10)]))
@@ -127,7 +127,7 @@ def digits() -> tuple[Data, Data]:
 
 
 def dirichlet(labels: Tensor, clients: int, alpha: float, min_size: int, seed: int) -> list[Tensor]:
-    """Rows by client: one draw shares out one class; all is drawn anew until no client is too small."""
+    """Rows by client: one draw splits one class; all is drawn again until no client is too small."""
     rng, y, owner = np.random.RandomState(seed), labels.numpy(), np.zeros(len(labels), int)
     while np.bincount(owner, minlength=clients).min() < min_size:
         for k, n in enumerate(np.bincount(y)):
@@ -144,7 +144,7 @@ def mlp(seed: int) -> nn.Module:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # more of them only wait for each other with a model this small
+    torch.set_num_threads(1)  # with a model this small more threads only wait for each other
     (x, y), test = digits()
     clients = [(x[rows], y[rows]) for rows in dirichlet(y, clients=10, alpha=0.1, min_size=10, seed=0)]
     fedptr(clients, test, mlp(seed=0), int(sys.argv[1]) if len(sys.argv) > 1 else 20, 0, Settings())

@@ -1,9 +1,9 @@
-"""An own model and own images on the command line; run this in the folder with this file and own.npz:
+"""Your own model and images on the command line; run this in the folder with this file and own.npz:
 
     fedptr run --model own_cli_model:make --dataset own.npz --clients 4 --rounds 8 --set local.batch=16 --set method.H=3
 
-own.npz comes from np.savez("own.npz", train_x=…, train_y=…, test_x=…, test_y=…): images [n, H, W], or with 1 or 3
-channels, in uint8 or float, and labels 0, 1, 2 … Means and deviations are taken from the training images.
+own.npz is written by np.savez("own.npz", train_x=…, train_y=…, test_x=…, test_y=…): images [n, H, W], or with 1 or 3
+channels, in uint8 or float, and labels 0, 1, 2 … Means and deviations are those of the training images.
 """
 
 from torch import nn

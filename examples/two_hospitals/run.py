@@ -23,7 +23,7 @@ FEDPTR = [sys.executable, "-m", "fedptr"]
 
 
 def write_data(folder: Path) -> None:
-    """A file per hospital: its classes by name, numbered as it likes, and images that only it has."""
+    """A file per hospital: its classes by name, with numbers of its own, and images that only it has."""
     x, y = load_digits(return_X_y=True)
     images, owner = (x * 15).astype(np.uint8).reshape(-1, 8, 8), np.arange(len(y)) % 2
     for k, (name, classes) in enumerate(HOSPITALS.items()):
