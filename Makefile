@@ -16,7 +16,7 @@ demo: $(VENV)/.core
 # Under two minutes on two cores: no network, browser, Flower or Ray.
 quick: $(VENV)/.test
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup -m "not real and not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile -m "not real and not slow" $(ARGS)
 
 test: $(VENV)/.engines data browser lint
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadgroup --durations 15 $(ARGS)

@@ -24,6 +24,7 @@ from fedptr.cli.plan_options import tables_from
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.plan import check
 
+pytestmark = pytest.mark.xdist_group("docs")  # so that the site is built once
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RECIPES = ROOT / "fedptr" / "reproduce" / "recipes"

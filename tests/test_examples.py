@@ -79,6 +79,7 @@ def test_minimal_is_short_and_stands_alone() -> None:
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"numpy", "torch", "sklearn"}
 
 
+@pytest.mark.slow
 def test_minimal_learns(tmp_path: Path) -> None:
     seen = accuracies(sys.executable, "-W", "error", MINIMAL, "5", cwd=tmp_path)
     assert len(seen) == 5

@@ -26,6 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(base / "run", noise(base / "noise.npz"), "--rounds", "5", "--epochs", "4", "--lr", "0.1")
 
 
+@pytest.mark.slow
 def test_a_killed_audit_goes_on(trained: Path, tmp_path: Path) -> None:
     alone, hit = (copied(trained, tmp_path, name) for name in ("alone", "hit"))
     expected = audit(alone, "--attack", "lira", "--shadows", "4")
@@ -48,6 +49,7 @@ def test_a_killed_audit_goes_on(trained: Path, tmp_path: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs of a killed queue end with it on Linux only")
 def test_the_jobs_of_a_killed_audit_end_with_it(trained: Path, tmp_path: Path) -> None:
     hit = copied(trained, tmp_path)

@@ -21,6 +21,8 @@ from fedptr.report.find_runs import walk
 from fedptr.runs import auxiliary_sets
 from fedptr.runs.plan import load_plan, read
 
+pytestmark = pytest.mark.xdist_group("audits")  # so that the runs they share are trained once
+
 
 @pytest.fixture(scope="module")
 def overfitted(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,7 +15,7 @@ from report_browser import EVIL, draw_all, emulate, errors, plot, report
 from fedptr.audit.metrics import measure
 from fedptr.audit.result import FORMAT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("browser")]
 
 
 def measured(gain: float, seed: int, n: int = 500) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from wait_until import PATIENCE, until
 from fedptr.cli.main import main
 from fedptr.runs import summary
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("browser")]
 
 SECONDS = 2.0  # of a processor, in which a large page shows its first charts
 

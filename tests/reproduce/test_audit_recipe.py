@@ -34,6 +34,7 @@ def test_the_papers_numbers() -> None:
     assert set(SCALES) == set(common()["scales"]) | {"paper"}
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert smoke(tmp_path, "--seeds", "2", "--only", "feddyn") == 0
     assert len(stamps(tmp_path)) == 2 * 2 + 2 * 2, "two seeds of two methods, which share two shadows a method"
@@ -70,6 +71,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_audit_that_is_there_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Results that were committed have no models: only their audits."""
     assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
@@ -86,6 +88,7 @@ def test_an_audit_that_is_there_is_not_made_again(tmp_path: Path, capsys: pytest
     assert "weights.safetensors cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_not_audited_does_not_count(tmp_path: Path) -> None:
     assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
     (place,) = tmp_path.glob("runs/*/seed0/audit/audit.json")
@@ -95,6 +98,7 @@ def test_what_is_not_audited_does_not_count(tmp_path: Path) -> None:
     assert all("mean" not in cell for cell in found["cells"])
 
 
+@pytest.mark.slow
 def test_what_is_audited_otherwise_does_not_count(tmp_path: Path) -> None:
     assert smoke(tmp_path, "--seeds", "1", "--only", "fedavg") == 0
     (run,) = tmp_path.glob("runs/*/seed0")

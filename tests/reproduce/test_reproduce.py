@@ -122,7 +122,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in said for name in names())
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", [PLAIN[0], *(pytest.param(name, marks=pytest.mark.slow) for name in PLAIN[1:])])
 def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
     """Its first row, as all have the same columns; `smoke` takes seconds."""
     recipe = load(name)
@@ -162,6 +162,7 @@ def test_what_is_finished_is_never_run_again(tmp_path: Path) -> None:
     assert all(after[path] == stamp for path, stamp in before.items())
 
 
+@pytest.mark.slow
 def test_a_part_takes_nothing_from_the_table(tmp_path: Path) -> None:
     assert smoke("table7", tmp_path, "--seeds", "1") == 0
     whole = (tmp_path / "table7" / "table.md").read_text()
@@ -190,6 +191,7 @@ def test_a_damaged_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixtu
 COMMAND = [sys.executable, "-m", "fedptr", "reproduce", "figure5", "--scale", "smoke", "--seeds", "1", "--jobs", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_queue_survives_a_kill(how: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen([*COMMAND, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
@@ -208,6 +210,7 @@ def test_a_queue_survives_a_kill(how: signal.Signals, tmp_path: Path) -> None:
     assert "Traceback" not in again.stderr
 
 
+@pytest.mark.slow
 def test_a_failing_cell_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +229,7 @@ def test_a_failing_cell_does_not_stop_the_others(
     assert "## Failed" in (tmp_path / "figure5" / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_by_another_plan_is_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert smoke("figure4", tmp_path, "--seeds", "1") == 0
     (folder,) = (path.parent for path in folders(tmp_path))

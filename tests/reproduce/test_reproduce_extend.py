@@ -52,6 +52,7 @@ def numbers(found: dict[str, Any]) -> list[Any]:
             for cell in found["cells"]]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_recipe_with_more_rounds_continues_what_is_there(jobs: str, make: Made, tmp_path: Path) -> None:
     make(tmp_path / "part", 3)
@@ -86,6 +87,7 @@ def test_a_recipe_with_fewer_rounds_reads_the_beginning(make: Made, tmp_path: Pa
         assert (summary["rounds"], len(records)) == (4, 4), "curves end there too"
 
 
+@pytest.mark.slow
 def test_of_cells_that_share_a_run_the_longest_is_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Made
 ) -> None:
@@ -104,6 +106,7 @@ def test_of_cells_that_share_a_run_the_longest_is_run(
         assert cell["weights_sha256"] in ({}, alone["weights_sha256"])
 
 
+@pytest.mark.slow
 def test_what_is_too_short_and_has_no_checkpoint_is_put_aside(make: Made, tmp_path: Path, capsys: Capture) -> None:
     before = make(tmp_path / "part", 3)
     held = {}
@@ -122,6 +125,7 @@ def test_what_is_too_short_and_has_no_checkpoint_is_put_aside(make: Made, tmp_pa
         assert load_plan(folder).run.rounds == 5
 
 
+@pytest.mark.slow
 def test_a_shorter_table_can_be_read_while_its_runs_get_longer(
     make: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +152,7 @@ def stop_after(folder: Path, rounds: int, of: int) -> None:
         runner.resume(load_plan(folder), folder, stop, rounds=of)
 
 
+@pytest.mark.slow
 def test_what_was_begun_for_more_rounds_is_brought_to_its_end(make: Made, tmp_path: Path) -> None:
     expected = make(tmp_path / "part", 3)
     for folder in folders(tmp_path / "part").values():
@@ -159,6 +164,7 @@ def test_what_was_begun_for_more_rounds_is_brought_to_its_end(make: Made, tmp_pa
     assert numbers(found) == numbers(expected)
 
 
+@pytest.mark.slow
 def test_runs_of_earlier_versions_are_found(make: Made, tmp_path: Path) -> None:
     """Their folders' names tell the number of rounds, and they have no checkpoints."""
     before = make(tmp_path, 3)

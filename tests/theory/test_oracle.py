@@ -15,7 +15,7 @@ from fedptr.theory.oracle import error, problem
 from fedptr.types import Batch
 
 ROUNDS = {1.0: 80, 0.3: 300}
-PARTS = pytest.mark.parametrize("part", ROUNDS)
+PARTS = pytest.mark.parametrize("part", [1.0, pytest.param(0.3, marks=pytest.mark.slow)])
 
 
 def rows(*ends: str) -> list[str]:
