@@ -212,7 +212,7 @@ def _with_changed_defaults(tables: Tables, names: Sequence[str], value: Callable
     chosen = tables.get("method", {})
     if not names:
         name = chosen.get("name", FedPTR.name) if isinstance(chosen, Mapping) else None
-        names = [name] if isinstance(name, str) and methods.known(name) else []
+        names = [name] if isinstance(name, str) and methods.is_known(name) else []
     places: list[tuple[tuple[str, ...], Any, Any]] = [
         ((section,), spec.default_factory, {}) for section, spec in SECTIONS.items() if section != "method"
     ]
