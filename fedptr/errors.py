@@ -1,8 +1,8 @@
-"""The errors a person is meant to read: what was wrong, where, and what to do, in one sentence."""
+"""Errors for people to read: what is wrong, where, and what to do, in one sentence."""
 
 
 class UserError(Exception):
-    """Something the user can put right. The command line prints it as one line and exits with code 2."""
+    """Something the user can correct. The command line prints it as one line and exits with code 2."""
 
 
 class ReplyError(Exception):

@@ -1,4 +1,4 @@
-"""What a person at the terminal is told beside results: notices, progress bars, durations in words."""
+"""Messages for the person at the terminal: notices, progress bars, durations in words. Results go to stdout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yields the function to call with how much was done; `total` may be unknown."""
+    """Yields a function to call with the amount of work done since the last call; `total` may be unknown."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -22,12 +22,13 @@ def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None
 
 
 def print_notice(words: str) -> None:
-    """One line for the person at the terminal; stdout stays for results."""
+    """One line on stderr; stdout is for results."""
     print(f"fedptr: {words}", file=sys.stderr)
 
 
 def format_duration(seconds: float) -> str:
-    """
+    """Seconds in the largest unit that suits.
+
     >>> format_duration(42), format_duration(600), format_duration(9000)
     ('42 s', '10 min', '2.5 h')
     """

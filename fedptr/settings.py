@@ -1,4 +1,4 @@
-"""Settings are dataclass fields: the field holds the default, the range and the help text, and nothing else does.
+"""Settings are dataclass fields: a field is the only place for its default, range and help text.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def baseline_of(spec: Field[Any]) -> Any:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name a typing mistake most likely meant."""
+    """The known name that a mistyped name most likely means."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return found[0] if found else None
 
 
 def unknown_name_error(what: str, name: str, known: Iterable[str], kind: str) -> UserError:
-    """`what` names the thing in its place, e.g. `method.lma`; the nearest known name is offered."""
+    """The error for an unknown name; `what` is the full name, e.g. `method.lma`. It suggests the nearest known name."""
     known = list(known)
     close = nearest_name(name, known)
     prefix = what[: len(what) - len(name)]
@@ -76,7 +76,7 @@ def unknown_name_error(what: str, name: str, known: Iterable[str], kind: str) ->
 
 
 def build_settings(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """`cls(**values)` after checking every name, type and range; a mistake is one sentence that names its place."""
+    """`cls(**values)` after checking every name, type and range; the error for a mistake says where it is."""
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     checked = {}
@@ -88,7 +88,7 @@ def build_settings(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def check_settings(settings: Any, where: str) -> None:
-    """The same checks for settings that were made in Python."""
+    """The same checks for settings created in Python."""
     build_settings(type(settings), {f.name: getattr(settings, f.name) for f in fields(settings)}, where)
 
 
@@ -100,7 +100,7 @@ def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
     else:
         raise UserError(f"{place} must be {describe_type(hint)}, not {format_value(value)}")
     if isinstance(fitted, (int, float)) and not isinstance(fitted, bool):
-        widest = {"lt": 2**63} if isinstance(fitted, int) else {}  # as in TOML, and as torch takes them
+        widest = {"lt": 2**63} if isinstance(fitted, int) else {}  # the limit of TOML and of torch
         for op, bound in (widest | spec.metadata.get("bounds", {})).items():
             if not BOUNDS[op][1](fitted, bound):
                 raise UserError(f"{place} must be {describe_bound(op, bound)}, not {format_value(value)}")
@@ -108,23 +108,23 @@ def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """A wrong value as part of a sentence."""
+    """A wrong value, shortened, for an error message."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not print a whole number of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number that long"
     return text if len(text) <= 80 else text[:79] + "…"
 
 
 def split_union(hint: Any) -> tuple[Any, ...]:
-    """`float | Literal["auto"]` as its parts."""
+    """The parts of a type such as `float | Literal["auto"]`."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return typing.get_args(hint)
     return (hint,)
 
 
 def _fit(value: Any, kind: Any) -> Any:
-    """The value as `kind`, or None where it does not fit. Text never becomes a number, nor true or false a 1 or 0."""
+    """The value as `kind`, or None if it does not fit. Text never becomes a number, nor a boolean 1 or 0."""
     if typing.get_origin(kind) is Literal:
         return value if isinstance(value, str) and value in typing.get_args(kind) else None
     if kind is bool or isinstance(value, bool):

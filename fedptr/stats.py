@@ -1,4 +1,4 @@
-"""What counts as a number in a file that anybody may have written, and the interval of several."""
+"""Numbers read from files that anybody may have written, and the confidence interval of a mean."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LARGEST = 1e100  # what is larger was never measured
+LARGEST = 1e100  # no measurement is larger
 Floats = npt.NDArray[np.float64]
 
 
 def is_usable_number(value: Any) -> bool:
-    """A number that can be computed with."""
+    """Whether a value is a number, finite and of a plausible size."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def number_or_nan(value: Any) -> float:
-    """A recorded number; not a number where there is none."""
+    """The value as a float; NaN if it is not a usable number."""
     return float(value) if is_usable_number(value) else math.nan
 
 
 def mean_with_interval(values: npt.ArrayLike) -> tuple[Floats, Floats | None]:
-    """The mean over the rows, and the half width of its 95 % confidence interval where there are two rows or more.
+    """The mean over the rows, and the half width of its 95 % confidence interval if there are at least two rows.
 
     >>> mean, half = mean_with_interval([[1.0], [2.0], [3.0]])
     >>> float(mean[0]), round(float(half[0]), 3)

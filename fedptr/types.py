@@ -1,4 +1,4 @@
-"""What travels between the parts of this package. Nothing here needs torch at run time."""
+"""Types that all parts of the package share. Nothing here imports torch at run time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-State = dict[str, "Tensor"]  # all that is stored, checkpointed or sent
+State = dict[str, "Tensor"]  # everything that is stored, checkpointed or sent is one of these
 Shape = tuple[int, int, int]  # of an image: channels, height, width
 
 
@@ -23,12 +23,12 @@ class Layer(NamedTuple):
 class Batch(NamedTuple):
     x: Tensor
     y: Tensor
-    buffers: State | None = None  # updated in place by the model; None = fresh ones that are thrown away
-    room: Tensor | None = None  # where `grad` leaves what `adjoint` at the same w need not compute again
+    buffers: State | None = None  # updated in place by the model; None = fresh ones, discarded afterwards
+    room: Tensor | None = None  # `grad` leaves results here that `adjoint` at the same w reuses
 
 
 class Reply(NamedTuple):
-    """What one client sent back, with the number of its samples m_i and of the local steps it took."""
+    """What one client sent back, with its number of samples m_i and of local steps."""
 
     client: int
     size: int

@@ -1,1 +1,1 @@
-"""How a task is computed fast, and in how much memory. The results do not depend on any of it, up to rounding."""
+"""How a task is computed fast, and how much memory it needs. None of this changes results, up to rounding."""

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the machine has left, or less where a container has a limit."""
+"""How much memory this process can still use: what the machine has left, or less if a container has a limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-# A container's limit, what it uses, and which part of that is file cache that is given up when needed; by version.
+# By cgroup version: a container's limit, its use, and the part of that which is file cache, freed when needed.
 CGROUPS = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -15,7 +15,7 @@ CGROUPS = {
 
 
 def available_bytes(device: str) -> int | None:
-    """Bytes left on a device; None where nobody says."""
+    """Bytes left on a device; None if the system does not say."""
     if device.startswith("cuda"):
         unused, _ = torch.cuda.mem_get_info(device)
         return unused + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -26,6 +26,7 @@ def available_bytes(device: str) -> int | None:
 
 
 def read_meminfo(meminfo: Path) -> int | None:
+    """The available bytes according to /proc/meminfo."""
     try:
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
         return int(line.split()[1]) * 1024
@@ -34,7 +35,7 @@ def read_meminfo(meminfo: Path) -> int | None:
 
 
 def bytes_left_in_containers(mine: Path, root: Path) -> Iterator[int]:
-    """Bytes left in each control group this process is in; inside a container the group's own path may not be seen."""
+    """Bytes left in each control group of this process; inside a container the group's own path may be hidden."""
     try:
         lines = [line.split(":", 2) for line in mine.read_text().splitlines()]
     except OSError:

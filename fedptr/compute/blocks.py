@@ -1,11 +1,11 @@
 """The same task, a block of images at a time: blocks fit into the processor's cache and are spread over threads.
 
-A gradient over a batch is the sum of its blocks' gradients, taken in order. Which images make a block depends on the
-model and on the batch size only, and every block is computed by one thread, so that the number of threads, of this
-machine or of another, does not change a single bit. Threads that share one operation, as PyTorch's do, wait for each
-other several thousand times a second, which on a busy machine takes longer than the work.
+A gradient over a batch is the sum of its blocks' gradients, taken in order. The blocks depend on the model and the
+batch size only, and each is computed by one thread, so the number of threads does not change a single bit. Threads that
+share one operation, as PyTorch's do, wait for each other several thousand times a second; on a busy machine that takes
+longer than the work.
 
-Only for models whose images do not see each other: with BatchNorm or dropout a block is not a part of its batch.
+Only for models that treat images independently: with BatchNorm or dropout the blocks do not add up to the batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fedptr.core.task import Adjoint, Classification, ExtraLoss, second_order_ad
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch, Shape
 
-Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's part in the mean
+Block = tuple[Tensor, Tensor, Tensor]  # images, labels, and each image's weight in the mean
 T = TypeVar("T")
 S = TypeVar("S")
 
-CACHE = 10e6  # bytes of the largest activation in a block; more of it would not fit into the cache
-LEAST = 2e6  # bytes; less would cost more in overhead than a second thread gives
+CACHE = 10e6  # bytes of the largest activation in a block; more would not fit into the cache
+LEAST = 2e6  # bytes; with less, the overhead exceeds the gain of a second thread
 OVERHEAD = 2  # of a block, in images
 PROGRAMS: dict[tuple[Any, ...], tuple[CompiledFunction, CompiledFunction]] = {}
 
@@ -42,7 +42,7 @@ PROGRAMS: dict[tuple[Any, ...], tuple[CompiledFunction, CompiledFunction]] = {}
 def choose_block_size(widest: float, batches: Sequence[int]) -> int:
     """Images per block for batches of these sizes; `widest` is an image's largest activation in bytes.
 
-    As many as fit into the cache, in pairs for two threads, with few empty rows in the last block.
+    As many as fit into the cache, in pairs for two threads, with few empty rows in the last pair.
 
     >>> choose_block_size(widest=128 * 32 * 32 * 4, batches=[500, 100])
     17
@@ -57,7 +57,7 @@ def choose_block_size(widest: float, batches: Sequence[int]) -> int:
 
 
 def choose_even_size(sizes: Iterable[int], batches: Sequence[int]) -> int:
-    """The block size with the least work for two threads: what a block costs, and what the last pair leaves empty.
+    """The block size with the least work for two threads: overhead per block, plus empty rows in the last pair.
 
     >>> choose_even_size(range(6, 26), [500, 100])
     25
@@ -88,7 +88,7 @@ class BlockedTask(Classification):
         assert not self._buffers, "buffers are updated by whole batches"
         self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
         self.how = "torch.compile" if compiled else "blocks"
-        self.at_once = block  # images whose activations a thread has in memory
+        self.at_once = block  # images whose activations a thread holds in memory
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
         self._pool: ThreadPoolExecutor | None = None
         self._grad: Function = make_gradient(self._loss)
@@ -103,7 +103,7 @@ class BlockedTask(Classification):
         return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
 
     def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
-        """By PyTorch as it is, whatever `grad` is computed by."""
+        """By eager PyTorch, even if `grad` is compiled."""
 
         def gradient(block: Block) -> tuple[Tensor, Tensor]:
             x, y, q = block
@@ -138,7 +138,7 @@ class BlockedTask(Classification):
     def _scored(self, predict: Callable[[Tensor], Tensor], data: Samples) -> dict[str, float]:
         def score(index: Tensor) -> tuple[int, float]:
             x, y = data.take(index)
-            with torch.no_grad():  # a thread of its own does not know
+            with torch.no_grad():  # it is not inherited by other threads
                 logits = predict(x)
             return int((logits.argmax(1) == y).sum()), float(F.cross_entropy(logits, y, reduction="sum"))
 
@@ -146,9 +146,9 @@ class BlockedTask(Classification):
         return {"accuracy": sum(right) / len(data), "loss": sum(losses) / len(data)}
 
     def _compiled(self, grad: Function, adjoint: Function) -> tuple[Function, Function]:
-        """Shared by all models of this package that are built alike: parameters are arguments, so code is all there is.
+        """Models of this package with the same layers share compiled code, as parameters are arguments of it.
 
-        Others are compiled for themselves, as their description may not tell how they differ.
+        Other models are compiled individually, as their description may not show how they differ.
         """
         known = type(self.model).__module__ == ConvNet.__module__
         alike = str(self.model) if known else object()
@@ -167,18 +167,18 @@ class BlockedTask(Classification):
         return PROGRAMS[kind]
 
     def _blocks(self, batch: Batch) -> Iterator[Block]:
-        """In order; for torch.compile all of one size."""
-        n, images = len(batch.y), batch.x.detach().contiguous()  # an augmentation may leave them in any layout
+        """The blocks in order; for torch.compile all of the same size."""
+        n, images = len(batch.y), batch.x.detach().contiguous()  # augmentation may change their layout
         for x, y in zip(images.split(self.block), batch.y.split(self.block), strict=True):
             q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)
             missing = self.block - len(y) if self.compiled else 0
-            if missing:  # copies of an image, as the model can surely take that one
+            if missing:  # copies of a real image, which the model can surely take
                 x = torch.cat([x, x[:1].expand(missing, *x.shape[1:])])
                 y, q = torch.cat([y, y[:1].expand(missing)]), F.pad(q, (0, missing))
             yield x, y, q
 
     def _each(self, f: Callable[[T], S], items: Iterable[T]) -> Iterator[S]:
-        """f of each, in order; several at a time."""
+        """f of each item, in order, several at a time."""
         items = list(items)
         if self.threads == 1 or len(items) == 1:
             return map(f, items)
@@ -214,7 +214,7 @@ class BlockedTask(Classification):
         return trace_operations(loss, *args)
 
     def _slope(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Callable[..., Tensor]:
-        """⟨∇ℓ(w), a⟩ in forward mode; the compiler can differentiate that, but not a gradient."""
+        """⟨∇ℓ(w), a⟩ in forward mode, which the compiler can differentiate; it cannot differentiate a gradient."""
         model = copy.deepcopy(self.model)
         for module in model.modules():
             if type(module) is nn.GroupNorm:
@@ -229,7 +229,7 @@ class BlockedTask(Classification):
 
 
 class PlainGroupNorm(nn.GroupNorm):
-    """The same in plain operations, whose derivative in forward mode compiles to half the work."""
+    """GroupNorm in plain operations, whose forward-mode derivative compiles to half the work."""
 
     def forward(self, x: Tensor) -> Tensor:
         groups = x.unflatten(1, (self.num_groups, -1))
@@ -268,7 +268,7 @@ def make_adjoint(slope: Callable[..., Tensor]) -> Function:
 
 
 def is_separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int) -> bool:
-    """Whether a batch's gradient is the sum over its parts: tried on four random images, in double precision.
+    """Whether a batch's gradient is the sum over its parts. Tested on four random images, in double precision.
 
     >>> is_separable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
     True
@@ -286,6 +286,6 @@ def is_separable(model: nn.Module, shape: Shape | tuple[int, ...], classes: int)
         parts = BlockedTask(exact, shape, classes, block=3)
         with key.fixed("model"):
             (g, _), (g2, _) = (task.grad(task.init(), batch) for task in (whole, parts))
-    except Exception:  # a model that cannot take this has its trial elsewhere
+    except Exception:  # `check_model` reports what is wrong
         return False
     return bool(torch.allclose(g, g2, rtol=1e-9, atol=1e-9 * float(g.abs().max())))

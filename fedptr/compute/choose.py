@@ -1,6 +1,6 @@
-"""How a plan's model is computed: in which blocks, on how many threads, compiled or not. Results stay the same.
+"""Chooses how a plan's model is computed: in which blocks, on how many threads, compiled or not.
 
-Compiled code rounds differently, so whether a run is compiled follows from its plan and never from a clock.
+Compiled code rounds differently, so the plan alone decides whether a run is compiled, never a time measurement.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fedptr.messages import print_notice
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
 from fedptr.types import Batch
 
-LONG = 3e13  # floating point operations, some ten minutes of one core: from here on torch.compile is worth its minute
-SHORT = 1e12  # from here on our own C++ is worth the seconds it takes to compile, once
-GRADIENTS = 11 / 3  # what one student step of matching costs: a gradient, and an adjoint of 8/3
+LONG = 3e13  # floating-point operations, ten minutes on one core: longer runs are worth a minute of torch.compile
+SHORT = 1e12  # longer runs are worth compiling convnet.cpp, once, for some seconds
+GRADIENTS = 11 / 3  # cost of one student step of matching: a gradient, and an adjoint of 8/3
 
 
 def choose_backend(plan: Workload, task: Classification, images: int) -> Classification:
-    """The same task, faster, for a run over so many training images. Sets PyTorch's own threads."""
+    """The fastest version of the task for a run over `images` training images. Also sets PyTorch's own threads."""
     malloc.keep_freed_memory()
     threads = plan.machine.threads or count_cores()
     if not is_separable(task.model, task.shape, task.classes):
@@ -36,7 +36,7 @@ def choose_backend(plan: Workload, task: Classification, images: int) -> Classif
         return task
     torch.set_num_threads(1)
     widest = max(1.0, measure_footprint(task).widest) if task.device == "cpu" else 1.0
-    usual = usual_ipc(task.classes) * task.classes  # whatever the method, so that all of a comparison compute alike
+    usual = usual_ipc(task.classes) * task.classes  # for every method, so that a comparison computes all alike
     batches = [plan.local.batch, usual]
     options: dict[str, Any] = {
         "device": task.device,
@@ -52,18 +52,18 @@ def choose_backend(plan: Workload, task: Classification, images: int) -> Classif
                 task.model, task.shape, task.classes, **{**options, "block": choose_even_size(BLOCKS, batches)}
             )
         except UnavailableError as error:
-            print_notice(f"convnet.cpp is not used ({error}); going on without, which is slower")
+            print_notice(f"convnet.cpp is not used ({error}); continuing without it, which is slower")
     torch_compile.compile_cache_folder()
     return BlockedTask(task.model, task.shape, task.classes, **options, compiled=wanted > LONG)
 
 
 def count_cores() -> int:
-    """Those this process may use."""
+    """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def estimate_flops(plan: Workload, task: Classification, images: int) -> float:
-    """Floating point operations of a whole run, about: local training, and matching where there is any."""
+    """Approximate floating-point operations of a whole run: local training, and matching if there is any."""
     from torch.utils.flop_counter import FlopCounterMode
 
     x = torch.zeros(1, *task.shape, device=task.device)
@@ -73,7 +73,7 @@ def estimate_flops(plan: Workload, task: Classification, images: int) -> float:
 
 
 def count_gradients(plan: Workload, classes: int, images: int) -> float:
-    """The same in gradients of one image, which needs no model."""
+    """The work of a whole run in gradients of one image, which needs no model."""
     run, method = plan.run, plan.method
     each = run.participation * images * (plan.local.epochs * method.effort.step + method.effort.full)
     if isinstance(method, Trajectory):

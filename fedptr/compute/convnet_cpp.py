@@ -1,6 +1,6 @@
-"""The paper's ConvNet by our own C++ (convnet.cpp): the same numbers up to rounding, in a fraction of the time.
+"""The paper's ConvNet in our own C++ (convnet.cpp): the same numbers up to rounding, in a fraction of the time.
 
-Before it is used, gradients, adjoint and logits of a few images are compared with PyTorch's.
+Before it is used, its gradients, adjoint and logits of a few images are compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedptr.types import Batch
 BlockWithRoom = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its part of `Batch.room`
 
 REAL = {torch.float32: "float", torch.float64: "double"}
-GROUP = 3  # images that convnet.cpp has in work at a time
-BLOCKS = range(2 * GROUP, 26)  # images; small enough for many cores, and larger ones are no faster
+GROUP = 3  # images that convnet.cpp processes at a time
+BLOCKS = range(2 * GROUP, 26)  # images per block: small enough for many cores; larger ones are no faster
 
 
 def is_supported(task: Classification) -> bool:
-    """Whether it is a model that convnet.cpp computes: even sizes all the way, and channels in whole vectors."""
+    """Whether convnet.cpp can compute the model: every size even, and the width a multiple of 8."""
     model = task.model
     if type(model) is not ConvNet or task.device != "cpu" or next(model.parameters()).dtype not in REAL:
         return False
@@ -41,7 +41,7 @@ def is_supported(task: Classification) -> bool:
     if any(side % 2 ** count_convolutions(model) for side in sides):
         return False
     channels, height, width = task.shape
-    with torch.device("meta"):  # as it is usually made: somebody may have changed a layer since
+    with torch.device("meta"):  # for comparison: the model's layers may have been changed
         usual = ConvNet((channels, height, width), task.classes, first.out_channels, count_convolutions(model))
     return str(usual) == str(model)
 
@@ -51,7 +51,7 @@ def count_convolutions(model: nn.Module) -> int:
 
 
 class ConvNetCppTask(BlockedTask):
-    """A `Blocked` task whose blocks are computed by convnet.cpp. Raises `UnavailableError` where that cannot be had."""
+    """A `BlockedTask` computed by convnet.cpp. Raises `UnavailableError` if that cannot be compiled or is wrong."""
 
     def __init__(self, model: nn.Module, *args: Any, **options: Any) -> None:
         super().__init__(model, *args, **options)
@@ -74,7 +74,7 @@ class ConvNetCppTask(BlockedTask):
         def gradient(block: BlockWithRoom) -> tuple[Tensor, Tensor]:
             return self._gradient(w, packed, *block)
 
-        return self._total(gradient, self._furnished(batch))
+        return self._total(gradient, self._blocks_with_room(batch))
 
     def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
         w = self._checked(w)
@@ -86,7 +86,7 @@ class ConvNetCppTask(BlockedTask):
             (dz,) = torch.autograd.grad((extra(z, x) * q).sum(), z)
             return self._gradient(w, packed, *block, dz)
 
-        return self._total(gradient, self._furnished(batch))
+        return self._total(gradient, self._blocks_with_room(batch))
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
         w = self._checked(w)
@@ -102,7 +102,7 @@ class ConvNetCppTask(BlockedTask):
             self._call("adjoint", w, packed, a, packed_a, x, y, q, len(y), room, hw, slope, hx, int(by_w))
             return slope, hx, hw
 
-        return self._joined(adjoint, self._furnished(batch), len(batch.y), by_w)
+        return self._joined(adjoint, self._blocks_with_room(batch), len(batch.y), by_w)
 
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
         w = self._checked(w)
@@ -112,7 +112,7 @@ class ConvNetCppTask(BlockedTask):
     def room(self, images: int) -> Tensor | None:
         return torch.empty(images, self._kept_size, dtype=self._dtype) if self._kept_size else None
 
-    def _furnished(self, batch: Batch) -> Iterator[BlockWithRoom]:
+    def _blocks_with_room(self, batch: Batch) -> Iterator[BlockWithRoom]:
         rooms = repeat(None) if batch.room is None else self._checked(batch.room).split(self.block)
         for block, room in zip(self._blocks(batch._replace(x=self._checked(batch.x))), rooms, strict=False):
             yield *block, room
@@ -120,7 +120,7 @@ class ConvNetCppTask(BlockedTask):
     def _gradient(
         self, w: Tensor, packed: Tensor, x: Tensor, y: Tensor, q: Tensor, room: Tensor | None, dz: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Of a block; with the derivatives of a further loss by its features, of both."""
+        """The gradient of a block; `dz`, the derivative of an additional loss by the features, is added."""
         g, loss = torch.zeros_like(w), w.new_empty(())
         dz = None if dz is None else self._checked(dz)
         self._call("gradient", w, packed, x, y, q, len(y), room, dz, g, loss)
@@ -137,7 +137,7 @@ class ConvNetCppTask(BlockedTask):
         return out
 
     def _pack(self, w: Tensor) -> Tensor:
-        """Filters in the form in which they multiply, for all blocks."""
+        """The filters, transformed for multiplication; used by all blocks."""
         packed = w.new_empty(self._packed_size)
         self._call("pack", w, packed)
         return packed
@@ -152,7 +152,7 @@ class ConvNetCppTask(BlockedTask):
             raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
 
     def _compare(self) -> None:
-        """With PyTorch, at the model's first parameters and somewhere off them."""
+        """Compares with PyTorch near the model's initial parameters."""
         key = Key(0).at("winograd")
         x = torch.randn(GROUP + 1, *self.shape, generator=key("images"), dtype=self._dtype)
         batch = Batch(x, torch.arange(len(x)) % self.classes)
@@ -180,7 +180,7 @@ def sum_of_squares(z: Tensor, x: Tensor) -> Tensor:
 
 
 def to_c_argument(arg: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
-    """An argument as C++ takes it."""
+    """An argument as C takes it."""
     if isinstance(arg, int):
         return ctypes.c_int64(arg)
     return ctypes.c_void_p(None if arg is None else arg.data_ptr())

@@ -1,4 +1,4 @@
-"""C++ of this package, compiled on first use by the user's own compiler and kept in the user's cache."""
+"""The package's C++ code, compiled on first use by the user's compiler and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PATIENCE = 300  # seconds
 
 
 class UnavailableError(Exception):
-    """There is no such code here; the reason is a part of a sentence."""
+    """The code cannot be compiled or used here; the message gives the reason."""
 
 
 @cache
 def load_library(name: str, real: str) -> ctypes.CDLL:
-    """The code of fedptr/`name`.cpp for one kind of numbers. Calls do not hold the interpreter."""
+    """The compiled `name`.cpp for numbers of type `real`. Calls release the interpreter lock."""
     source = Path(__file__).with_name(f"{name}.cpp")
     compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
@@ -35,31 +35,31 @@ def load_library(name: str, real: str) -> ctypes.CDLL:
     made_of = "\0".join([*command[:-1], source.read_text(encoding="utf-8"), describe_processor()])
     built = torch_compile.compile_cache_folder() / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.so"
     if not built.exists():
-        print_notice(f"compiling {name}.cpp for this processor: some seconds, once")
+        print_notice(f"compiling {name}.cpp for this processor: a few seconds, once")
         compile_library(command, built)
     try:
         return ctypes.CDLL(str(built))
     except OSError as error:
-        raise UnavailableError(f"{built} cannot be loaded ({error}); remove it to have it compiled again") from error
+        raise UnavailableError(f"{built} cannot be loaded ({error}); delete it to compile it again") from error
 
 
 def compile_library(command: list[str], built: Path) -> None:
-    """Under another name first: a half-written file is never loaded, and two processes may do this at once."""
+    """Compiles under a temporary name, so a partial file is never loaded and several processes may compile at once."""
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
             made = Path(folder) / "made.so"
             run = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=PATIENCE)
             if run.returncode:
-                said = next((line for line in run.stderr.splitlines() if "error" in line), "it gives no reason")
-                raise UnavailableError(f"the compiler refused it: {said.strip()}")
+                said = next((line for line in run.stderr.splitlines() if "error" in line), "no reason given")
+                raise UnavailableError(f"the compiler failed: {said.strip()}")
             os.replace(made, built)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(str(error)) from error
 
 
 def describe_processor() -> str:
-    """What the code is made for: another machine with the same home must not run it."""
+    """Identifies the processor, as other machines that share this home folder must not load the code."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line for line in lines if line.startswith(("flags", "Features")))

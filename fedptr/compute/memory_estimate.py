@@ -1,11 +1,11 @@
-"""Whether a run fits into memory, said before it starts instead of by the system's killer in round 3.
+"""Checks that a run fits into memory before it starts, so that the system does not kill it in round 3.
 
     saved    bytes per image of the activations that a forward pass keeps for the backward pass
-    widest   the largest of these tensors, per image
+    widest   bytes per image of the largest of these tensors
     model    bytes of the parameters
 
-The first two are counted on a few images; a phase's peak is its images times these times factors that
-benchmarks/estimated_memory.py measures, on the CPU.
+The first two are measured on a few images. A phase's peak is its number of images times these, times factors that
+benchmarks/estimated_memory.py measures on the CPU.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from fedptr.models.networks import build_model
 from fedptr.types import Batch, Shape
 
 CHUNK = 1000  # images at a time in `Samples.chunks`
-HEAP = 32e6  # glibc takes smaller blocks from a heap, which the ever-changing sizes leave full of holes
-EVALUATION = 2.1  # times the widest activation: what goes into a layer, and what comes out
-IMAGES = 4  # times a batch of images, while it is picked and normalised, or learned
+HEAP = 32e6  # glibc takes smaller blocks from a heap, which changing sizes leave full of holes
+EVALUATION = 2.1  # times the widest activation: input and output of a layer
+IMAGES = 4  # times a batch of images, while it is selected and normalised, or learned
 VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
-HOLES = 1.4  # times what is kept from a matching: it lies between what was freed
-CLIENTS, ENOUGH = 0.25, 32e6  # of what is free for clients' states, and at most: to read one costs milliseconds a MB
-ELSE = 32e6  # what torch sets up on first use
+HOLES = 1.4  # times what matching keeps, which lies between freed blocks
+CLIENTS, ENOUGH = 0.25, 32e6  # clients' states: fraction of free memory, and at most; reading costs milliseconds a MB
+ELSE = 32e6  # what torch allocates on first use
 
 
 class Factors(NamedTuple):
     saved: float
     widest: float
-    holes: float  # in the heap, times both
+    holes: float  # of the heap; multiplies both
 
 
 TRAINING, MATCHING = Factors(0.95, 3.5, 1.45), Factors(3.2, 4.3, 2.0)
 
 
 class Footprint(NamedTuple):
-    """Bytes that a task takes by itself, and for each image."""
+    """Bytes that a task needs for its model and per image."""
 
     model: int
     image: int
     saved: float = 0
     widest: float = 0
-    block: float = math.inf  # images whose gradient is taken at the same time: all threads' blocks
-    chunk: float = CHUNK  # the same in an evaluation
+    block: float = math.inf  # images whose gradient is computed at a time: all threads' blocks
+    chunk: float = CHUNK  # the same for an evaluation
     threads: int = 1  # each has a gradient of its own
-    room: int = 0  # what matching keeps of a student step
+    room: int = 0  # bytes that matching keeps of a student step, per image
 
     def peak(self, images: float, times: Factors) -> float:
-        """Of a gradient over so many images; the holes do not grow with tensors that are too large for the heap."""
+        """Peak bytes of a gradient over a batch; tensors too large for the heap leave no holes in it."""
         images = min(images, self.block)
         small = images if images * self.widest <= HEAP else HEAP / self.widest
         return (self.saved * times.saved + self.widest * times.widest) * max(images, small * times.holes)
@@ -72,7 +72,7 @@ class Footprint(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by phase, of which only one is under way at a time, and of all that is kept beside them."""
+    """Bytes of each phase, which run one at a time, and of the states, which are kept throughout."""
 
     phases: dict[str, float]
     states: float
@@ -83,20 +83,20 @@ class Estimate:
 
     @property
     def most(self) -> tuple[str, float]:
-        """The largest part."""
+        """The largest part and its bytes."""
         return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
 
 
 def check_memory(plan: Workload, task: Classification, clients: Sequence[int], tests: int) -> None:
-    """Raises the sentence that says what does not fit, by how much, and what to change."""
+    """Raises a UserError if the run does not fit: what is too large, by how much, and what to change."""
     refuse_if_too_large(plan, measure_footprint(task), task.classes, clients, tests, task.device)
 
 
 def check_model_memory(
     plan: Workload, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str
 ) -> None:
-    """The same of a built-in model before it is made, as it may be too large for that. Activations do not count yet."""
-    # On `meta` tensors have no numbers. A forward pass would tell all, but the first one there takes two seconds.
+    """The same check before a built-in model is created, which may itself not fit. Activations are not counted."""
+    # Tensors on `meta` take no memory. A forward pass would measure activations too, but takes two seconds there.
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build_model(plan.model, shape, classes).parameters())
     refuse_if_too_large(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
@@ -119,7 +119,7 @@ def refuse_if_too_large(
 
 
 def client_state_budget(machine: MachinePlan, there: float | None) -> float:
-    """Bytes of clients' states that are kept in memory where so many are free; the others are on disk."""
+    """Bytes of clients' states to keep in memory when `there` bytes are free; the others are on disk."""
     if machine.client_memory == "auto":
         return ENOUGH if there is None else min(CLIENTS * there, ENOUGH)
     return machine.client_memory * 1e6
@@ -130,7 +130,7 @@ def format_bytes(size: float) -> str:
 
 
 def suggest_remedy(part: str, plan: Workload, foot: Footprint) -> str:
-    """What makes this part of the memory smaller; with several threads, a block less at a time does."""
+    """What makes this part smaller; with several threads, using fewer of them does."""
     threads = "machine.threads or " if foot.threads > 1 else ""
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
     matching = ["method.m", "method.ipc"] if isinstance(plan.method, Trajectory) else []
@@ -151,7 +151,7 @@ def suggest_remedy(part: str, plan: Workload, foot: Footprint) -> str:
 def estimate_memory(
     plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
 ) -> Estimate:
-    """The peak of a run whose clients have so many samples each, and whose states beyond the budget are on disk."""
+    """The peak memory of a run; `clients` are their numbers of samples, and states beyond the budget are on disk."""
     method = plan.method
     aux = count_auxiliary_images(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
@@ -181,31 +181,31 @@ def estimate_memory(
 
 
 def count_path_models(R: int) -> int:
-    """Models of the student's trajectory that are kept at a time: where its stretches begin, and one stretch's."""
+    """Models of the student's trajectory kept at a time: the first of every stretch, and all of one stretch."""
     stretch = stretch_length(R)
     return math.ceil(R / stretch) + stretch
 
 
 def count_auxiliary_images(method: Method, classes: int) -> int:
-    """How many auxiliary images their owner has."""
+    """The number of images in an auxiliary dataset of this method; 0 if it has none."""
     if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
         return 0
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
 def estimate_states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float) -> float:
-    """What clients (up to the budget) and server keep, what a cohort is about to replace, and the cohort's replies."""
+    """Bytes that clients (up to the budget) and server keep, plus a cohort's new states and its replies."""
     cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
     client, server = kept_bytes(plan.method, foot, aux, "client"), kept_bytes(plan.method, foot, aux, "server")
     generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
-    resting = max(min(generations * client, budget), cohort * client)  # a cohort stays until it is saved
+    resting = max(min(generations * client, budget), cohort * client)  # a cohort's stay until they are saved
     target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
     reply = foot.model * (plan.method.cost.up + target)
     return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 
 def kept_bytes(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
-    """What a client, or the server, keeps between rounds, in bytes."""
+    """Bytes that a client, or the server, keeps between rounds."""
     cost = method.cost
     own = foot.model * (cost.client if who == "client" else cost.server)
     trail = foot.model * (getattr(method, "m", 0) + 1) if cost.trail == who else 0
@@ -215,7 +215,7 @@ def kept_bytes(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
 
 
 def measure_footprint(task: Classification) -> Footprint:
-    """Counted on 2 and on 3 images: the difference is free of what does not grow with the batch."""
+    """Measured on 2 and on 3 images; the difference leaves out what does not grow with the batch."""
     few, more = saved_tensor_bytes(task, 2), saved_tensor_bytes(task, 3)
     saved = max(0, sum(more) - sum(few))
     sizes = 4 * task.layers[-1].stop, 4 * math.prod(task.shape), saved, min(saved, max(more, default=0) / 3)
@@ -235,7 +235,7 @@ def saved_tensor_bytes(task: Classification, n: int) -> list[int]:
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        seen[storage._cdata] = storage  # held, so that no other gets its address
+        seen[storage._cdata] = storage  # kept alive, so that its address is not reused
         return tensor
 
     with Key(0).fixed("footprint"), saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -1,4 +1,4 @@
-"""Functions under torch.compile, with their eager selves as oracle and as fallback."""
+"""Functions under torch.compile, checked against their eager versions, which are also the fallback."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor
 
 from fedptr.messages import print_notice
 
-TOLERANCE = 1e-2  # float32 differs by 1e-5; a function that was not understood, by everything
+TOLERANCE = 1e-2  # float32 rounding differs by 1e-5; wrong code by far more
 Function = Callable[..., tuple[Tensor, ...]]
 
 
 class CompiledFunction:
-    """An eager function, computed by compiled code; on first use both are computed and must agree.
+    """An eager function computed by compiled code; on first use both run and must agree.
 
-    It is compiled for the shapes of its first arguments, and for those only: more shapes are more compilations.
+    It is compiled only for the shapes of its first arguments, as every further shape would be another compilation.
     """
 
     def __init__(self, eager: Function, compiling: Callable[..., Function], what: str) -> None:
         self.eager, self.compiling = eager, compiling
-        self.fast: Function | None = None  # where compiling went well
+        self.fast: Function | None = None  # None unless compilation succeeded
         self.what, self.lock, self.tried = what, threading.Lock(), False
 
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
@@ -37,13 +37,13 @@ class CompiledFunction:
         return (self.fast or self.eager)(*args)
 
     def first(self, *args: Any) -> tuple[Tensor, ...]:
-        """The first result, which decides how the others are computed."""
-        expected = self.eager(*args)  # should this fail, it is not the compiler's fault
-        print_notice(f"compiling {self.what}: up to a minute or two, and seconds when it was done before")
+        """Computes the first result both ways, which decides how later ones are computed."""
+        expected = self.eager(*args)  # an error here is not the compiler's
+        print_notice(f"compiling {self.what}: up to two minutes, or seconds if it is in the cache")
         self.tried = True
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the compiler, about itself
+                warnings.simplefilter("ignore")  # the compiler's own warnings
                 fast = self.compiling(*args)
                 got = fast(*args)
             off = max(float((a - b).norm() / (b.norm() + 1e-30)) for a, b in zip(got, expected, strict=True))
@@ -51,16 +51,16 @@ class CompiledFunction:
                 self.fast = fast
                 return got
             reason = f"its result differs by {off:.0e}"
-        except Exception as error:  # no compiler, an operation it does not know …
+        except Exception as error:  # no compiler, an unsupported operation …
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        print_notice(f"{self.what} is not compiled ({reason}); going on without, which is slower")
+        print_notice(f"{self.what} is not compiled ({reason}); continuing without it, which is slower")
         return expected
 
 
 def trace_operations(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
-    """f as the list of operations it does with arguments like these, without the modules and Python it did them with.
+    """f as the list of tensor operations it performs for arguments of these shapes, without modules and Python code.
 
-    Should they depend on the numbers in the arguments, it fails.
+    It fails if the operations depend on the values of the arguments.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -69,12 +69,12 @@ def trace_operations(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., T
 
 
 def compile_function(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """f for fixed shapes; its code does not hold the interpreter, so that threads can run it at the same time."""
+    """f compiled for fixed shapes; the code releases the interpreter lock, so threads can run it in parallel."""
     fast: Callable[..., Tensor] = torch.compile(f, dynamic=False, options={"cpp_wrapper": True})
     return fast
 
 
 def compile_cache_folder() -> Path:
-    """Compiled code is kept in the user's own cache, unless another place was chosen."""
+    """The folder for compiled code: $TORCHINDUCTOR_CACHE_DIR, which is set to the user's cache if it is not set."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(base) / "fedptr" / "compiled")))

@@ -1,4 +1,4 @@
-"""What a run asks of the machine: the parts of a plan that decide how much is computed, and on what."""
+"""What a run demands of the machine: the parts of a plan that decide how much is computed, and where."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from fedptr.settings import setting
 
 @dataclass(frozen=True)
 class MachinePlan:
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU where there is one", affects="cost")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU if there is one", affects="cost")
     threads: int = setting(0, "CPU threads; 0 = every core this process may use", affects="cost", ge=0, le=1024)
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "compile the model; auto = for long runs (minutes)", affects="cost"
     )
     client_memory: int | Literal["auto"] = setting(
         "auto",
-        "MB of clients' states in memory, the rest is on disk; auto = 32, or less if little is free",
+        "MB of clients' states kept in memory, the rest on disk; auto = 32, or less if little is free",
         affects="nothing",
         ge=0,
     )
-    memory_check: bool = setting(True, "refuse a run that is estimated not to fit into memory", affects="nothing")
+    memory_check: bool = setting(True, "refuse a run whose estimated memory does not fit", affects="nothing")
     engine: Literal["local", "ray"] = setting(
-        "local", "let clients visit in this process, or in workers of Ray", affects="nothing"
+        "local", "run clients in this process, or in Ray workers", affects="nothing"
     )
     ray_address: str = setting(
-        "", "a Ray cluster, as host:port or auto; empty = a Ray of its own on this machine", affects="nothing"
+        "", "a Ray cluster, as host:port or auto; empty = start Ray on this machine", affects="nothing"
     )
     workers: int = setting(
-        0, "Ray: worker processes; 0 = as many as there are cores for", affects="nothing", ge=0, le=100_000
+        0, "Ray: worker processes; 0 = as many as the cores allow", affects="nothing", ge=0, le=100_000
     )
 
 
@@ -43,7 +43,7 @@ class HasClients(Protocol):
 
 
 class Workload(Protocol):
-    """A `fedptr.runs.plan.Plan`, or as much of one as is needed here."""
+    """The parts of a `fedptr.runs.plan.Plan` that this package needs."""
 
     @property
     def run(self) -> Rounds: ...

@@ -18,12 +18,12 @@ class Faults:
     straggle: float = setting(0.0, "probability that a client has time for only some of its local steps", ge=0, le=1)
 
     def simulate(self, sites: Mapping[int, Site]) -> tuple[dict[int, Site], dict[int, str]]:
-        """The clients that are there, with the part of their steps they have time for, and those that are not."""
+        """The clients that reply, each with the part of its steps it has time for; and those that drop out."""
         drawn = {i: self.draw(site.key) for i, site in sites.items()}
-        there = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}
-        return there, {i: "simulated" for i in sites if i not in there}
+        present = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}
+        return present, {i: "simulated" for i in sites if i not in present}
 
     def draw(self, key: Key) -> tuple[bool, float]:
-        """Whether the client of this key drops out, and the part of its steps it has time for."""
+        """Whether the client with this key drops out, and the part of its steps it has time for."""
         drop, straggle, part = torch.rand(3, generator=key("faults"), dtype=torch.float64).tolist()
         return drop < self.drop, part if straggle < self.straggle else 1.0

@@ -1,4 +1,4 @@
-"""The engine. It knows no method: it draws cohorts, lets clients visit, folds replies in client order, and yields."""
+"""The round loop. It knows no method: it draws cohorts, runs visits, folds replies in client order, and yields."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from fedptr.types import Reply, State
 
 @dataclass(frozen=True)
 class Rounds:
-    """How long, with whom, and from which seed."""
+    """How many rounds, with which clients, from which seed."""
 
     rounds: int = setting(50, "communication rounds T", ge=1)
-    participation: float = setting(1.0, "part of the clients that is selected in a round", gt=0, le=1)
-    sampling: Literal["fixed", "bernoulli"] = setting("fixed", "cohorts of one size, or a coin per client")
+    participation: float = setting(1.0, "fraction of the clients selected in each round", gt=0, le=1)
+    sampling: Literal["fixed", "bernoulli"] = setting("fixed", "cohorts of a fixed size, or a coin flip per client")
     seed: int = setting(0, "seed of initial weights, cohorts, batch order and auxiliary data", ge=0)
-    on_failure: Literal["stop", "drop"] = setting("stop", "when a client fails: stop the run, or go on without it")
+    on_failure: Literal["stop", "drop"] = setting("stop", "when a client fails: stop the run, or continue without it")
     checkpoint_every: int = setting(1, "rounds between checkpoints of a run folder; 0 = none", affects="nothing", ge=0)
-    eval_every: int = setting(1, "evaluate on the test set after every so many rounds, and after the last", ge=1)
+    eval_every: int = setting(1, "rounds between evaluations on the test set; the last round is always evaluated", ge=1)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a federation is after `round` rounds; all that is needed to go on.
+    """The complete state of a federation after `round` rounds; training can resume from it.
 
-    It stays what it is for as long as it is held, wherever its clients' states are and whatever later rounds do.
+    It never changes while it is held, wherever its clients' states are kept and whatever later rounds do.
     """
 
     round: int
     server: State
     clients: ClientStates
-    record: dict[str, Any] = field(default_factory=dict)  # of the last round, as in rounds.jsonl
+    record: dict[str, Any] = field(default_factory=dict)  # of the last round, a line of rounds.jsonl
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, ClientStates):  # whoever makes a run may give a plain mapping
+        if not isinstance(self.clients, ClientStates):  # a plain mapping is accepted too
             object.__setattr__(self, "clients", ClientStates(self.clients))
 
     @property
@@ -62,7 +62,7 @@ class Run:
 
 
 class Visit(NamedTuple):
-    """What came of one client's round."""
+    """The result of one client's round."""
 
     reply: State  # sent to the server
     client: State  # kept by the client
@@ -70,13 +70,13 @@ class Visit(NamedTuple):
     seconds: float
 
 
-VisitResults = tuple[dict[int, Visit], dict[int, str]]  # the visits that led to a reply, and why the others did not
+VisitResults = tuple[dict[int, Visit], dict[int, str]]  # visits that ended in a reply; why the others did not
 # How a cohort visits; `visit_in_process` is one way.
 VisitCohort = Callable[[Method, State, Mapping[int, State], Mapping[int, Site], bool], VisitResults]
 
 
 class Protection(Protocol):
-    """Who takes part in a round, and what the server may see of the replies; see `fedptr.privacy`."""
+    """Decides who takes part in a round and what the server sees of the replies; see `fedptr.privacy`."""
 
     def check(self, method: Method, rounds: Rounds) -> None: ...
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]: ...
@@ -149,36 +149,36 @@ def check_participation(method: Method, rounds: Rounds) -> None:
 
 
 def last_run(runs: Iterable[Run]) -> Run:
-    """The end of a federation whose rounds nobody needs to see."""
+    """Runs a federation to its end, for callers that need only the result."""
     return collections.deque(runs, maxlen=1).pop()
 
 
 def first_run(method: Method, site: Site, state_store: StateStore | None = None) -> Run:
-    """Round 0: the server's state before anything was trained."""
+    """Round 0: the state before any training."""
     server = method.server_init(site.task.init(), site)
     buffers = site.task.initial_buffers()
     return Run(0, server if buffers is None else {**server, "buffers": buffers}, ClientStates(store=state_store))
 
 
 def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
-    """The server's place in round t."""
+    """The server's site in round t."""
     key = Key(seed).at("round", t, "server")
     return replace(site, local=replace(local, lr=local.lr * local.decay**t), key=key, round=t)
 
 
 def site_of_client(site: Site, seed: int, i: int, data: Samples | int, size: int, share: float) -> Site:
-    """A client's place in the round of the server's `site`."""
+    """A client's site in the round of the server's `site`."""
     key = Key(seed).at("round", site.round, "client", i)
     here = None if isinstance(data, int) else data
     return replace(site, key=key, data=here, size=size, share=share)
 
 
 def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
-    """The clients of a round, from (seed, round) alone: the same for every method."""
+    """The clients of a round. They depend on (seed, round) only, so they are the same for every method."""
     n, generator = len(clients), key("sampling")
     if rounds.sampling == "bernoulli":
         chosen = (torch.rand(n, generator=generator) < rounds.participation).nonzero().flatten()
-        if len(chosen) == 0:  # at least one, or the round would be empty
+        if len(chosen) == 0:  # never an empty round
             chosen = torch.randint(n, (1,), generator=generator)
     else:
         chosen = torch.randperm(n, generator=generator)[: max(1, math.floor(rounds.participation * n + 0.5))]
@@ -186,21 +186,21 @@ def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
 
 
 class Channel(NamedTuple):
-    """How messages reach a cohort, and what may go wrong on the way."""
+    """How messages reach a cohort, including simulated faults."""
 
     method: Method
     faults: Faults
-    tolerant: bool  # whether the round goes on without a client that fails
+    tolerant: bool  # whether the round continues without a client that fails
     visits: VisitCohort
 
     def send(self, msg: State, states: Mapping[int, State], sites: Mapping[int, Site]) -> VisitResults:
-        there, gone = self.faults.simulate(sites)
-        visits, dropped = self.visits(self.method, msg, states, there, self.tolerant) if there else ({}, {})
+        present, gone = self.faults.simulate(sites)
+        visits, dropped = self.visits(self.method, msg, states, present, self.tolerant) if present else ({}, {})
         return visits, dict(sorted((gone | dropped).items()))
 
 
 class Exchange(NamedTuple):
-    """What came of a round's messages."""
+    """The result of a round's messages."""
 
     server: State
     x: Tensor  # the model the cohort was sent
@@ -212,10 +212,10 @@ class Exchange(NamedTuple):
 
 
 def exchange_messages(method: Method, run: Run, site: Site, sites: Mapping[int, Site], channel: Channel) -> Exchange:
-    """The broadcast and the cohort's visits; before them, where the method has one, a question and its answers.
+    """The broadcast and the cohort's visits; if the method asks a question, it and its answers come first.
 
-    A question is a message like any other, so every engine that can let a cohort visit can ask it. Who does not answer
-    is not asked to train.
+    A question is an ordinary message, so every engine that runs visits can deliver it. A client that does not answer
+    does not train in this round.
     """
     server, silent, down, up = run.server, dict[int, str](), 0, 0
     with name_failures(method, site.round, "server"), site.key.fixed("model"):
@@ -256,7 +256,7 @@ def next_round(
     with name_failures(method, site.round, "server"):
         server = aggregate_replies(method, met.server, seen, site) if seen else met.server
         if not bool(server["x"].isfinite().all()):
-            raise ReplyError("its model is not finite any more; a smaller method.server_lr or local.lr may help")
+            raise ReplyError("its model is no longer finite; a smaller method.server_lr or local.lr may help")
     clock.lap("aggregation")
     scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
     clock.lap("evaluation")
@@ -274,7 +274,7 @@ def next_round(
 
 
 def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:
-    """The method's own aggregation; buffers, which no method knows, are averaged like the models."""
+    """The method's own aggregation; methods do not see buffers, which are averaged like the models."""
     new = method.aggregate(server, replies, site)
     if "buffers" in server and any("buffers" in reply.state for reply in replies):
         new = {**new, "buffers": method.mean(replies, "buffers")}
@@ -284,7 +284,7 @@ def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], s
 def visit_in_process(
     method: Method, msg: State, states: Mapping[int, State], sites: Mapping[int, Site], tolerant: bool
 ) -> VisitResults:
-    """The cohort's visits, one after another in this process. Who did not reply is as if it had not been asked."""
+    """The cohort's visits, one after another in this process. A client that fails keeps the state it had."""
     visits, dropped = {}, {}
     for i, site in sites.items():
         try:
@@ -301,9 +301,9 @@ def visit_in_process(
 
 
 def visit_client(method: Method, msg: State, client: State | None, site: Site, i: int) -> Visit:
-    """A client's whole round; pure. In-process, on a cluster or over a network it is this that runs."""
+    """A client's whole round; pure. Every engine runs this function: in-process, on a cluster, over a network."""
     site = replace(site, local=method.settings(site.local))
-    if client is None:  # its first visit; the key does not depend on when that is
+    if client is None:  # its first visit; the key does not depend on the round
         client = method.client_init(msg["x"], replace(site, key=Key(site.key.seed).at("client", i)))
     with site.key.fixed("model"):
         began = time.perf_counter()
@@ -317,7 +317,7 @@ def visit_client(method: Method, msg: State, client: State | None, site: Site, i
         seconds = time.perf_counter() - began
         reply, client = method.reply(trained.w, msg, client, trained.steps, site)
     (_, prepared), (reply, log) = split_log(msg), split_log(reply)
-    if "buffers" in msg and reply:  # who sends nothing sends none of those either
+    if "buffers" in msg and reply:  # an empty reply has no buffers either
         reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
     log |= prepared
     for name, value in (("steps", trained.steps), ("train_loss", trained.loss), ("gamma", trained.gamma)):
@@ -327,7 +327,7 @@ def visit_client(method: Method, msg: State, client: State | None, site: Site, i
 
 
 def check_reply(reply: State, msg: State) -> None:
-    """Whatever a client sends is of the model's size (or the buffers') and finite."""
+    """Every tensor a client sends must be finite and of the model's size, or the buffers'."""
     for name, value in reply.items():
         expected = msg["buffers" if name == "buffers" else "x"]
         if value.shape != expected.shape or value.dtype != expected.dtype:
@@ -338,16 +338,16 @@ def check_reply(reply: State, msg: State) -> None:
 
 
 def collect_replies(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:
-    """What methods may know of the visits, in client order."""
+    """The part of the visits that methods see, in client order."""
     return [Reply(i, sites[i].size, visits[i].reply, int(visits[i].log.get("steps", 0))) for i in sorted(visits)]
 
 
 @contextlib.contextmanager
 def name_failures(method: Method, t: int, who: str) -> Iterator[None]:
-    """A failure inside says which method, round and client (or the server) it was."""
+    """An error inside the block names the method, the round and the client (or the server)."""
     try:
         yield
-    except UserError:  # a setting that does not fit is no client's fault
+    except UserError:  # a wrong setting is not a client's failure
         raise
     except Exception as error:
         words = str(error) if isinstance(error, ReplyError) else f"{type(error).__name__}: {error}"

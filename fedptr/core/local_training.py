@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. The optimiser is new in every round: momentum starts at zero."""
+    """How a client trains. Every round starts with a new optimiser, so momentum starts at zero."""
 
     lr: float = setting(0.01, "local learning rate η_l", gt=0)
     momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
@@ -31,7 +31,7 @@ class Local:
     batch: int = setting(500, "batch size B; the last, smaller batch is kept", ge=1)
     epochs: int = setting(1, "local epochs E", ge=1)
     gamma: float = setting(0.0, "stop when ‖∇h‖ is at most γ times its starting value; 0 = train E epochs", ge=0, lt=1)
-    max_epochs: int = setting(50, "cap on the epochs when gamma is set", ge=1)
+    max_epochs: int = setting(50, "limit on the epochs when gamma is set", ge=1)
     record_gamma: bool = setting(False, "record the achieved γ of every client (two full-batch gradients each)")
     augment: Literal["none", "flip-crop"] = setting(
         "none", "augmentation of real images: flip with p=½, then with p=½ a random crop from 4 pixels of padding"
@@ -46,7 +46,7 @@ class TrainedModel(NamedTuple):
 
 
 def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: State) -> TrainedModel:
-    """Minimises h = the client's loss plus what the method pulls with, by SGD from where the method starts."""
+    """Minimises h, the client's loss plus the method's pull, by SGD from the method's starting point."""
     local, data = site.local, method.data(msg, client, site)
     w = method.start(msg, client).clone()
     velocity = torch.zeros_like(w)
@@ -69,7 +69,7 @@ def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: St
             velocity.mul_(local.momentum).add_(g)
             w.add_(velocity, alpha=-local.lr)
             losses.append(loss)
-            if len(losses) == most:  # for a straggler, in the middle of an epoch
+            if len(losses) == most:  # a straggler may stop in the middle of an epoch
                 break
         if local.gamma:
             last = objective_norm(method, w, msg, client, site)

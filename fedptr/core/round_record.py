@@ -1,4 +1,4 @@
-"""What is recorded of a round: one JSON object, a line of rounds.jsonl."""
+"""The record of a round: one JSON object, a line of rounds.jsonl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = "log/"
 
 
 class Clock:
-    """Seconds by phase."""
+    """Measures seconds by phase."""
 
     def __init__(self) -> None:
         self.began = self.last = time.perf_counter()
@@ -35,7 +35,7 @@ class Clock:
 
 
 def split_log(state: State) -> tuple[State, State]:
-    """The entries that are sent or kept, and the diagnostics."""
+    """The entries that are sent or kept; and the diagnostics, whose names start with `log/`."""
     log = {name[len(LOG) :]: value for name, value in state.items() if name.startswith(LOG)}
     return {name: value for name, value in state.items() if not name.startswith(LOG)}, log
 
@@ -72,7 +72,7 @@ def describe_round(
 
 
 def compare_projection(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
-    """How well the projected step foretold the real one: the cosine of the two, and how many times as long it is."""
+    """How well the projected step predicts the real one: the cosine of the two, and the ratio of their lengths."""
     if "target" not in log:
         return {}
     projected, real = log["target"] - x, new - x
@@ -91,12 +91,12 @@ def divide_or_zero(a: float, b: float) -> float:
 
 
 def to_plain_values(log: State) -> dict[str, Any]:
-    """Tensors as numbers and lists; the projected model itself is not written."""
+    """Tensors as numbers and lists, without the projected model, which is too large to record."""
     return {name: value.tolist() for name, value in log.items() if name != "target"}
 
 
 def mean_of_entry(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] | None = None) -> float:
-    """Over the parts that have it; not a number where none has, as in a round nobody replied to."""
+    """The mean over the parts that have this entry; NaN if none has, as in a round without replies."""
     found = [
         (part[name], weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if name in part
     ]

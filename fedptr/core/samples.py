@@ -1,4 +1,4 @@
-"""A set of samples: rows of one shared array, normalised only when they are used."""
+"""A set of samples: rows of a shared array, normalised when they are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Samples:
     mean: Tensor | None = None
     std: Tensor | None = None
     device: str = "cpu"
-    extra: tuple[Tensor, Tensor] | None = None  # already normalised samples that follow the rows
+    extra: tuple[Tensor, Tensor] | None = None  # further samples after the rows, already normalised
 
     def __len__(self) -> int:
         own = len(self.y) if self.rows is None else len(self.rows)
@@ -36,7 +36,7 @@ class Samples:
         return self.y if self.rows is None else self.y[self.rows]
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples at these positions of the set, normalised, on the device."""
+        """The samples at these positions, normalised and on the device."""
         if self.extra is None:
             return self._own(index)
         own = len(self) - len(self.extra[1])
@@ -62,7 +62,7 @@ class Samples:
         return replace(self, rows=rows)
 
     def split(self, clients: Sequence[np.ndarray]) -> list[Samples]:
-        """Every client's part, from the row numbers of a `fedptr.data.split.Split`."""
+        """One set per client, from the row numbers of a `fedptr.data.split.Split`."""
         return [self.part(torch.tensor(rows)) for rows in clients]
 
     def joined(self, x: Tensor, y: Tensor) -> Samples:

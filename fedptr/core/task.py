@@ -1,8 +1,8 @@
 """A task: a loss on one flat parameter vector.
 
 Parameters travel as one vector with named layer slices, so that formulas read as in the papers and a message is a
-handful of arrays. Buffers (BatchNorm's statistics) are apart: floating ones are averaged with the clients' weights,
-integer counters are never averaged and start at their initial value in every visit.
+handful of arrays. Buffers (BatchNorm's statistics) are kept apart: floating-point ones are averaged with the clients'
+weights; integer counters are never averaged and start at their initial value in every visit.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Adjoint(NamedTuple):
 
     along: Tensor
     by_x: Tensor
-    by_w: Tensor | None  # where it was asked for
+    by_w: Tensor | None  # None if not requested
 
 
-ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> a further loss of each image
+ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # features and images of a batch -> an additional loss per image
 
 
 class Task(Protocol):
-    """What the engine and the methods need to know of a learning problem."""
+    """The interface of a learning problem for the engine and the methods."""
 
     layers: tuple[Layer, ...]
     classes: int
@@ -54,7 +54,7 @@ class Task(Protocol):
 
 
 class Differentiable:
-    """`grad` and `adjoint` from `loss`, for tasks that have nothing quicker."""
+    """Derives `grad` and `adjoint` from `loss`, for tasks without a faster way."""
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         raise NotImplementedError
@@ -71,11 +71,11 @@ class Differentiable:
         return second_order_adjoint(lambda w, x: self.loss(w, batch._replace(x=x)), w, batch.x, a, by_w)
 
     def room(self, images: int) -> Tensor | None:
-        """A row for every image of a batch, not filled in; None where nothing is kept."""
+        """An uninitialised row per image for `Batch.room`; None if the task keeps nothing."""
         return None
 
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Each image's features, which are what the last layer takes, and its loss."""
+        """Each image's features, the input of the last layer, and its loss."""
         raise UserError(f"{type(self).__name__} has no features, which this method needs; choose another method")
 
     @torch.no_grad()
@@ -84,7 +84,7 @@ class Differentiable:
         return z
 
     def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
-        """The gradient of the mean loss plus what `extra` makes of each image's features; and the loss alone."""
+        """The gradient of the mean of loss plus `extra`, and the mean loss alone."""
         w = w.detach().requires_grad_()
         z, losses = self.outputs(w, batch)
         loss = losses.mean()
@@ -109,7 +109,7 @@ class Classification(Differentiable):
     [('weight', 12), ('bias', 3)]
     """
 
-    how = "whole batches"  # computed how, for the record
+    how = "whole batches"  # how it is computed, for the record
 
     def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], classes: int, device: str = "cpu") -> None:
         self.model = model.to(device)
@@ -130,7 +130,7 @@ class Classification(Differentiable):
             )
 
     def init(self) -> Tensor:
-        """The parameters the model was made with, as one vector."""
+        """The model's initial parameters as one vector."""
         return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()]).clone()
 
     def parameters(self, w: Tensor) -> State:
@@ -145,7 +145,7 @@ class Classification(Differentiable):
         return F.cross_entropy(logits, batch.y)
 
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The features are what the linear layer that runs last is given."""
+        """The features are the input of the linear layer that runs last."""
         buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
         given: list[Tensor] = []
         model = self._module().train()
@@ -164,7 +164,7 @@ class Classification(Differentiable):
         return given[-1].flatten(1), F.cross_entropy(logits, batch.y, reduction="none")
 
     def _module(self) -> nn.Module:
-        """The model, for whoever computes with it."""
+        """The module to compute with."""
         return self.model
 
     @torch.no_grad()
@@ -197,7 +197,7 @@ class Classification(Differentiable):
 def second_order_adjoint(
     loss: Callable[[Tensor, Tensor], Tensor], w: Tensor, x: Tensor, a: Tensor, by_w: bool = True
 ) -> Adjoint:
-    """The adjoint of a loss of parameters and images, by differentiating its gradient once more."""
+    """The adjoint of a loss of parameters and images, by differentiating its gradient again."""
     w, x = w.detach().requires_grad_(), x.detach().requires_grad_()
     (g,) = torch.autograd.grad(loss(w, x), w, create_graph=True)
     along = torch.dot(g, a)
@@ -211,7 +211,7 @@ def full_gradient(task: Task, w: Tensor, data: Samples) -> Tensor:
 
 
 def add_mean_gradient(data: Samples, total: Tensor, grad: Callable[[Batch], tuple[Tensor, Tensor]]) -> Tensor:
-    """The mean of a gradient over a whole set, a chunk at a time, added to `total`."""
+    """Adds the mean gradient over a whole set to `total`, chunk by chunk."""
     for x, y in data.chunks():
         g, _ = grad(Batch(x, y))
         total.add_(g, alpha=len(y) / len(data))

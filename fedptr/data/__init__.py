@@ -1,1 +1,1 @@
-"""Where datasets come from, how they are split over clients, and split files."""
+"""Datasets: where they come from, how they are read and cached, and how they are split over clients."""

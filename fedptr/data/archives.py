@@ -1,4 +1,4 @@
-"""Official archives: downloaded with their checksum verified, and unpacked without letting a member out."""
+"""Official archives: download with a verified checksum, and unpacking that cannot write outside its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 1 << 20
 
 
 def obtain_archive(archive: Archive, root: Path, into: Path) -> Path:
-    """The archive with the right checksum: one the user put into the data folder, or a download into `into`."""
+    """The archive, its checksum verified: from the data folder if it is there, else downloaded into `into`."""
     path = root / archive.file
     if not path.is_file():
         path = into / archive.file
@@ -31,7 +31,7 @@ def obtain_archive(archive: Archive, root: Path, into: Path) -> Path:
 
 
 def download_file(url: str, path: Path) -> None:
-    """Fetches `url`; whatever goes wrong on the way is one sentence."""
+    """Downloads `url`; every failure becomes a UserError."""
     try:
         with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
             length = reply.headers.get("Content-Length")
@@ -44,7 +44,7 @@ def download_file(url: str, path: Path) -> None:
 
 
 def md5_of_file(path: Path) -> str:
-    """The published checksums are md5: good against accidents, and all there is."""
+    """The published checksums are md5: they detect accidents, and no better ones are published."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -53,14 +53,14 @@ def md5_of_file(path: Path) -> str:
 
 
 def unpack_archive(path: Path, into: Path) -> None:
-    """A tar, zip or gz file; a member that would land outside of `into` makes the whole archive refused."""
+    """Unpacks a tar, zip or gz file; refuses the archive if any member would be written outside `into`."""
     with explain_read_errors(path, "a safe archive"):
         if path.suffix == ".zip":
             _unzip(path, into)
         elif path.name.endswith((".tar.gz", ".tgz")):
             _untar(path, into)
         else:
-            shutil.copy(path, into)  # Fashion-MNIST's gz files are the dataset
+            shutil.copy(path, into)  # Fashion-MNIST is read from its gz files
 
 
 def _untar(path: Path, into: Path) -> None:
@@ -68,9 +68,9 @@ def _untar(path: Path, into: Path) -> None:
         raise UserError("this Python cannot unpack archives safely; update it to 3.11.4 or later")
     with tarfile.open(path) as file:
         for member in file:
-            # Stricter than the filter, which strips a leading slash and admits links that stay inside.
+            # Stricter than the filter, which strips a leading slash and allows links that stay inside.
             if member.name.startswith("/") or not (member.isfile() or member.isdir()):
-                raise ValueError(f"{member.name!r} is no plain file inside the folder")
+                raise ValueError(f"{member.name!r} is not a plain file inside the folder")
             file.extract(member, into, filter="data")
 
 
@@ -80,7 +80,7 @@ def _unzip(path: Path, into: Path) -> None:
         for name in names:
             pure = PurePosixPath(name.replace("\\", "/"))
             if pure.is_absolute() or ".." in pure.parts:
-                raise ValueError(f"{name!r} is no plain file inside the folder")
+                raise ValueError(f"{name!r} is not a plain file inside the folder")
         with progress_bar(f"unpacking {path.name}", len(names)) as advance:
             for name in names:
                 file.extract(name, into)

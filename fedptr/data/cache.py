@@ -1,7 +1,7 @@
-"""Decoded datasets as .npy files that every process maps into memory, so that ten of them share one copy.
+"""Decoded datasets as .npy files, which processes map into memory and so share one copy.
 
-A cache folder appears under its final name by one rename, complete, and is never changed afterwards: processes that
-build the same one at once do no harm. All of it can be deleted at any time.
+A cache folder gets its final name by one rename when it is complete, and never changes afterwards, so several processes
+may build the same one at once. It can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cache_root() -> Path:
 
 
 def fingerprint_files(path: Path, deep: bool) -> str:
-    """Of the path and its files' names, sizes and times; a changed source gets a cache of its own."""
+    """A checksum of the path and its files' names, sizes and times; a changed source gets another cache."""
     path = path.resolve()
     digest = hashlib.sha256(f"{FORMAT} {path}".encode())
     for parent, subfolders, files in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
@@ -44,12 +44,12 @@ def fingerprint_files(path: Path, deep: bool) -> str:
 
 
 def load_or_build(folder: Path, build: Callable[[], Dataset]) -> Dataset:
-    """The dataset out of its cache folder, or built and put there."""
+    """The dataset from its cache folder, or built and cached there."""
     there = open_cache(folder)
     if isinstance(there, Dataset):
         return there
     if there:
-        print_notice(f"the cache {folder} is damaged ({there}); building it anew")
+        print_notice(f"the cache {folder} is damaged ({there}); building it again")
     dataset = build()
     try:
         _write(folder, dataset)
@@ -63,17 +63,17 @@ def load_or_build(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def open_cache(folder: Path) -> Dataset | str:
-    """Opens a cache that is as it was written, or says how it is damaged; "" if there is none."""
+    """Opens a cache and checks it. Returns how it is damaged if it is, and "" if there is none."""
     if not os.path.exists(folder):
         return ""
     try:
         return _checked(folder)
-    except Exception as damage:  # damaged files can raise anything, and the answer is the same
+    except Exception as damage:  # damaged files can raise anything
         return str(damage) or type(damage).__name__
 
 
 def _checked(folder: Path) -> Dataset:
-    """Version, sizes, shapes, types, and a checksum of every byte: a flipped bit must not become a wrong result."""
+    """Checks version, sizes, shapes, types, and a checksum of every byte: a flipped bit must not change a result."""
     meta = json.loads((folder / "meta.json").read_text())
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}")
@@ -90,7 +90,7 @@ def _open(path: Path, expected: dict[str, Any]) -> Any:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected['bytes']}")
     if _crc32(path) != expected["crc32"]:
         raise ValueError(f"{path.name} does not match its checksum")
-    # "c" keeps writes private to the process, and torch takes it without a warning, unlike read-only memory.
+    # "c" keeps writes private to the process, and torch accepts it without the warning it gives for read-only memory.
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if [*array.shape] != expected["shape"] or array.dtype.str != expected["dtype"]:
         raise ValueError(f"{path.name} is {array.dtype} {array.shape}")
@@ -120,7 +120,7 @@ def _write(folder: Path, dataset: Dataset) -> None:
 
 
 def _crc32(path: Path) -> int:
-    """Quick enough for every start, unlike a cryptographic checksum, and it misses no damage of a few bits."""
+    """Fast enough for every start, unlike a cryptographic checksum, and detects any damage of a few bits."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -147,7 +147,7 @@ def _put(new: Path, folder: Path, old: Path) -> None:
 
 
 def cache_matches(folder: Path, dataset: Dataset) -> bool:
-    """Whether a cache holds exactly this dataset: every byte is read."""
+    """Whether a cache holds exactly this dataset, comparing every byte."""
     there = open_cache(folder)
     return isinstance(there, Dataset) and all(
         array_sha256(getattr(there, part)) == array_sha256(getattr(dataset, part)) for part in PARTS

@@ -27,17 +27,17 @@ class Dataset:
     mean: tuple[float, ...]  # per channel, in the units of the stored pixels: 0..255 for photographs
     std: tuple[float, ...]
     classes: tuple[str, ...]
-    source: str  # where it was found, and in which form, in words
+    source: str  # where it was found and in which form, in words
 
 
 def array_sha256(array: Array) -> str:
-    """Checksum of the little-endian, C-ordered bytes, so that one number holds for every on-disk form."""
+    """Checksum of the little-endian, C-ordered bytes, the same for every on-disk form."""
     little = array.dtype.newbyteorder("<")
     return hashlib.sha256(np.ascontiguousarray(array, dtype=little).data).hexdigest()
 
 
 def dataset_digest(dataset: Dataset) -> str:
-    """Tells one dataset from another in an instant: all labels and a sample of the images; the cache has all."""
+    """A quick checksum to tell datasets apart: all labels and a sample of the images."""
     found = hashlib.sha256(dataset.train_y.tobytes() + dataset.test_y.tobytes())
     for images in (dataset.train_x, dataset.test_x):
         found.update(images[:: max(1, len(images) // 256)].tobytes())
@@ -45,9 +45,9 @@ def dataset_digest(dataset: Dataset) -> str:
 
 
 def take_subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 0) -> Dataset:
-    """`n` training and `n_test` test images, as equally many of each class as there are; 0 keeps them all.
+    """`n` training and `n_test` test images, with classes as balanced as possible; 0 keeps all.
 
-    Subsets of one size and seed with other numbers share no image.
+    Subsets of the same size and seed but different `number` share no image.
     """
     train = _balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)), number)
     test = _balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)), number)
@@ -65,7 +65,7 @@ def take_subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 
 
 
 def pool_parts(dataset: Dataset) -> Dataset:
-    """The test images follow the training images, so that a split can give clients any of both."""
+    """Appends the test images to the training images, so that a split can give clients images of both."""
     x, y = (np.concatenate([getattr(dataset, part + axis) for part in ("train_", "test_")]) for axis in "xy")
     return replace(dataset, train_x=x, train_y=y, source=f"{dataset.source}, training and test images pooled")
 
@@ -85,11 +85,11 @@ def _balanced(
         )
     if (number + 1) * n > total:
         raise UserError(
-            f"{dataset.name} has {total} {part} images: {total // n} subsets of {n}, and none number {number}"
+            f"{dataset.name} has {total} {part} images: {total // n} subsets of {n}, so there is no number {number}"
         )
     shuffled = rng.permutation(total)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     sizes = np.bincount(labels, minlength=classes)
     rank = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # The first of every class, then the second of every class, and so on: classes that run out are filled up by others.
+    # The first of every class, then the second of every class, and so on; other classes make up for those that run out.
     return np.sort(by_class[np.argsort(rank, kind="stable")[number * n : (number + 1) * n]])

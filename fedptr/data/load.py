@@ -1,4 +1,4 @@
-"""From a dataset's name, or the path to one's own data, to the dataset. Nothing is ever downloaded here."""
+"""Loads a dataset by its name, or the user's own data by its path. Nothing is downloaded here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedptr.settings import unknown_name_error
 
 @dataclass(frozen=True)
 class LocatedDataset:
-    """A dataset that was found and not yet read."""
+    """A dataset that was found but not yet read."""
 
     name: str
     path: Path
@@ -31,11 +31,11 @@ class LocatedDataset:
     source: Source | None  # None for own data
 
     def decode(self) -> Dataset:
-        """Reads the files afresh; own data is checked on the way, published data by `verified`."""
+        """Reads the files, not the cache. Own data is checked here, published data by `verified`."""
         with explain_read_errors(self.path, "a dataset"):
             raw = self.read(self.path)
         known = self.source or complete_own_data(self.path, raw)
-        # Owned, writable memory: torch warns about any other.
+        # Writable memory, because torch warns about any other.
         train_x, train_y, test_x, test_y = (np.require(array, requirements=["C", "W"]) for array in raw[:4])
         words = f"{self.words}, {raw.note}" if raw.note else self.words
         classes = raw.classes or known.classes
@@ -48,7 +48,7 @@ class LocatedDataset:
         return dataset
 
     def cache_folder(self) -> Path | None:
-        """None for digits, which are decoded as fast as a cache is opened."""
+        """None for digits, which are decoded as fast as a cache would be opened."""
         if self.read is read_digits:
             return None
         with explain_read_errors(self.path, "a dataset"):
@@ -56,7 +56,7 @@ class LocatedDataset:
 
 
 def load_dataset(name: str, folder: str = "") -> Dataset:
-    """A named dataset, an `.npz` file or an image folder; `folder` is looked into first for a named one."""
+    """A named dataset, an `.npz` file or an image folder. Named datasets are searched in `folder` first."""
     found = locate_dataset(name, folder)
     kept = found.cache_folder()
     return cache.load_or_build(kept, found.verified) if kept else found.verified()

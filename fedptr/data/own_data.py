@@ -1,4 +1,4 @@
-"""A person's own data: the `.npz` form, the checks every own dataset must pass, and its normalisation."""
+"""The user's own data: the `.npz` format, the checks of every own dataset, and its normalisation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_npz(path: Path) -> RawDataset:
     1 or 3, else the last axis does. They are uint8, or floats, which become float32.
     """
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path} may not be read; ask for the right to, or copy it")
+        raise UserError(f"{path} may not be read; change its permissions, or copy it")
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is not an .npz file; save it with np.savez")
     with explain_read_errors(path, "an .npz file"), np.load(path, allow_pickle=False) as file:
@@ -49,7 +49,7 @@ def _images(path: Path, key: str, x: Array) -> Array:
         shape = list(x.shape)
         raise UserError(f"{key} in {path} has shape {shape}; save it as [n, H, W], or with 1 or 3 channels")
     if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and that is refused next
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite, which is refused next
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
             raise UserError(f"{key} in {path} has values that are NaN or infinite; replace them")
@@ -69,7 +69,7 @@ def _numbers(path: Path, key: str, values: Array) -> tuple[float, ...]:
 
 
 def complete_own_data(path: Path, raw: RawDataset) -> RawDataset:
-    """The own dataset with class names and normalisation filled in, or the one sentence that says what is wrong."""
+    """The dataset with class names and normalisation filled in; raises a UserError if something is wrong with it."""
     for part, x, y in (("train", raw.train_x, raw.train_y), ("test", raw.test_x, raw.test_y)):
         if len(x) != len(y):
             raise UserError(f"{part}_x in {path} has {len(x)} images but {part}_y has {len(y)} labels; make them match")
@@ -78,7 +78,7 @@ def complete_own_data(path: Path, raw: RawDataset) -> RawDataset:
     train, test = ((x.shape[1:], x.dtype) for x in (raw.train_x, raw.test_x))
     if train != test:
         raise UserError(
-            f"training and test images in {path} differ ({_form(*train)} and {_form(*test)}); make them alike"
+            f"training and test images in {path} differ ({_form(*train)} and {_form(*test)}); make them the same"
         )
     classes = raw.classes or _numbered(path, raw.train_y)
     for part, y in (("train", raw.train_y), ("test", raw.test_y)):
@@ -99,7 +99,7 @@ def _form(shape: tuple[int, ...], dtype: object) -> str:
 
 
 def _numbered(path: Path, labels: Array) -> tuple[str, ...]:
-    """Without class names a gap is more likely a mistake (counting from 1, say) than a class without images."""
+    """Without class names, a gap is more likely a mistake (such as counting from 1) than a class without images."""
     present = np.unique(labels)
     gaps = np.flatnonzero(present != np.arange(len(present)))
     if len(gaps):
@@ -111,7 +111,7 @@ def _numbered(path: Path, labels: Array) -> tuple[str, ...]:
 
 
 def _moments(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation per channel; a channel that never changes gets deviation 1 so that it can be divided by."""
+    """Mean and standard deviation per channel; a constant channel gets deviation 1, to avoid division by zero."""
     mean = x.mean(axis=(0, 2, 3), dtype=np.float64)
     chunks = (x[i : i + CHUNK] - mean[:, None, None] for i in range(0, len(x), CHUNK))
     var = np.sum([np.square(chunk).sum(axis=(0, 2, 3)) for chunk in chunks], axis=0) / x[:, 0].size

@@ -1,7 +1,7 @@
-"""How a dataset is split over clients.
+"""Splits a dataset over clients.
 
-Every kind draws a table, classes x clients, of how many samples of a class a client gets. Tables are cheap, so a
-split with a smallest client size redraws tables, and only the accepted one is turned into sample indices.
+Every kind of split draws a table, classes × clients: how many samples of a class each client gets. Tables are cheap, so
+they are redrawn until every client is large enough; only the accepted one is turned into sample indices.
 
 >>> labels = np.repeat(np.arange(10), 100)
 >>> split = partition(labels, 10, SplitPlan(clients=4, alpha=0.1, min_size=50))
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.random import RandomState  # the legacy generator: its streams are frozen, so splits are the same for ever
+from numpy.random import RandomState  # the legacy generator, whose streams never change, nor do splits
 
 from fedptr.data.split import Ints, Split
 from fedptr.errors import UserError
@@ -30,25 +30,25 @@ class SplitPlan:
     """How to split a dataset over clients."""
 
     kind: Literal["dirichlet", "dirichlet-by-client", "shards", "classes", "quantity", "iid"] = setting(
-        "dirichlet", "dirichlet draws, per class, the clients' shares; dirichlet-by-client, per client, its class mix"
+        "dirichlet", "dirichlet draws the clients' shares of each class; dirichlet-by-client, each client's class mix"
     )
     clients: int = setting(10, "number of clients", ge=1, le=100_000)
     alpha: float = setting(0.04, "Dirichlet concentration: small is heterogeneous", gt=0, le=1e6)
     min_size: int = setting(10, "smallest allowed client, in samples; 0 allows empty clients", ge=0)
     policy: Literal["redraw", "repair"] = setting(
-        "redraw", "for clients below min_size: draw anew, or move samples to them from the largest clients"
+        "redraw", "for clients below min_size: draw again, or move samples to them from the largest clients"
     )
     max_draws: int = setting(20_000, "redraws before giving up", ge=1)
     shards: int = setting(2, "shards per client, for kind shards", ge=1)
     classes: int = setting(2, "classes per client, for kind classes", ge=1)
     sigma: float = setting(1.0, "spread of the log-normal client sizes, for kind quantity", ge=0, le=10)
-    seed: int = setting(0, "apart from the run's seed, so that runs can share a split", ge=0, lt=2**32)
-    file: str = setting("", "take this saved split instead of drawing one")
+    seed: int = setting(0, "separate from run.seed, so that runs can share a split", ge=0, lt=2**32)
+    file: str = setting("", "use this saved split instead of drawing one")
 
 
 def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
     """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split."""
-    plan = build_settings(SplitPlan, asdict(plan), "split")  # a plan made in Python has not had its ranges checked
+    plan = build_settings(SplitPlan, asdict(plan), "split")  # the ranges of a plan made in Python are not checked yet
     known = _checked_labels(labels, classes)
     if plan.file:
         return _from_file(plan, len(known))
@@ -61,7 +61,7 @@ def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
     tables = KINDS[plan.kind].draw(np.bincount(known, minlength=classes), plan, rng)
     draws, table = (1, next(tables)) if plan.policy == "repair" else _redrawn(tables, plan)
     moved = _repair(table, plan.min_size)  # none after redrawing
-    # the published Dirichlet splits deal each class in file order; elsewhere that order must not matter
+    # the published Dirichlet splits deal each class in file order; other kinds must not depend on that order
     order = np.arange(len(known)) if plan.kind == "dirichlet" else rng.permutation(len(known))
     return Split(_deal(known, order, table), len(known), draws, moved, _origin(plan))
 
@@ -107,9 +107,9 @@ def _redrawn(tables: Iterator[Ints], plan: SplitPlan) -> tuple[int, Ints]:
 
 
 def _repair(table: Ints, min_size: int) -> int:
-    """Move samples, one at a time, from the largest client's largest class to clients that are too small.
+    """Moves samples, one at a time, from the largest client's largest class to clients that are too small.
 
-    Clients have at least `min_size` on average, so while one has less the largest has more, and can give.
+    Clients have at least `min_size` on average, so while one has less, the largest has more.
     """
     sizes, moved = table.sum(axis=0), 0
     for needy in np.flatnonzero(sizes < min_size):
@@ -125,7 +125,7 @@ def _repair(table: Ints, min_size: int) -> int:
 
 
 def _deal(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
-    """Within each class the samples, in the given order, go to the clients in slices of the table's lengths."""
+    """Deals the samples of each class, in the given order, to the clients in slices of the table's lengths."""
     by_class = order[np.argsort(labels[order], kind="stable")]
     owners = np.repeat(np.tile(np.arange(table.shape[1]), len(table)), table.ravel())
     by_client = by_class[np.argsort(owners, kind="stable")]
@@ -133,7 +133,7 @@ def _deal(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
 
 
 def _dirichlet(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
-    """Per class the clients' shares; what truncation leaves over goes to one client. Draws in the published order."""
+    """The clients' shares of each class; one client gets the remainder. Draws in the order of the published code."""
     concentration = np.full(plan.clients, plan.alpha)
     while True:
         table = np.empty((len(pool), plan.clients), dtype=np.int64)
@@ -146,15 +146,15 @@ def _dirichlet(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
 
 
 def _shares(rng: RandomState, concentration: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """A Dirichlet draw; where a tiny alpha underflows to nan, its limit: all to one."""
+    """A Dirichlet draw; if a tiny alpha underflows to NaN, its limit: everything to one client."""
     shares = rng.dirichlet(concentration)
     return shares if np.isfinite(shares).all() else np.eye(1, len(shares), rng.randint(0, len(shares)))[0]
 
 
 def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
-    """Per client its class mix, around the mix of the dataset; clients of equal size choose in random order.
+    """The class mix of each client, around the mix of the dataset; clients of equal size choose in random order.
 
-    A client whose classes run out fills up with another mix, of the classes that still have samples.
+    A client whose classes run out is filled with another mix, of the classes that still have samples.
     """
     sizes = apportion(int(pool.sum()), np.ones(plan.clients))
     concentration = plan.alpha * pool / pool.mean()  # alpha for every class where classes are balanced
@@ -170,7 +170,7 @@ def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Itera
 
 
 def _shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
-    """The samples sorted by label, cut into equal shards, and these dealt at random."""
+    """Samples sorted by label and cut into equal shards, which are dealt at random."""
     samples, shards = int(pool.sum()), plan.clients * plan.shards
     if shards > samples:
         raise UserError(
@@ -199,7 +199,7 @@ def _classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
 
 
 def _quantity(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
-    """Log-normal client sizes and the same label distribution for all."""
+    """Log-normal client sizes; every client has the same label distribution."""
     mixed = rng.permutation(np.repeat(np.arange(len(pool)), pool))
     while True:
         sizes = apportion(len(mixed), rng.lognormal(0.0, plan.sigma, plan.clients))
@@ -215,7 +215,7 @@ def _tally(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
 
 
 def apportion(total: int, weights: npt.NDArray[np.float64] | Ints) -> Ints:
-    """Whole numbers in proportion to the weights that add up to the total; the largest fractions are rounded up."""
+    """Integers in proportion to the weights that add up to the total; the largest fractions are rounded up."""
     exact = total * (weights / weights.sum())
     parts: Ints = exact.astype(np.int64)
     parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
@@ -224,8 +224,8 @@ def apportion(total: int, weights: npt.NDArray[np.float64] | Ints) -> Ints:
 
 class Kind(NamedTuple):
     draw: Callable[[Ints, SplitPlan, RandomState], Iterator[Ints]]
-    own: tuple[str, ...] = ()  # the settings only this kind has
-    easier: tuple[str, ...] = ()  # what makes its clients more alike in size
+    own: tuple[str, ...] = ()  # the settings that only this kind uses
+    easier: tuple[str, ...] = ()  # what makes its clients more equal in size
 
 
 KINDS = {

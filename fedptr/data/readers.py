@@ -1,4 +1,4 @@
-"""Readers of the published on-disk forms: each takes the folder and returns the four arrays as `Raw`."""
+"""Readers of the published on-disk forms: each takes the folder and returns the four arrays as `RawDataset`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k
 
 
 class RawDataset(NamedTuple):
-    """What a folder holds. The rest is filled in from the registry where a form does not say it."""
+    """What a folder contains. Fields that a form does not have are filled in from `fedptr.data.sources`."""
 
     train_x: Array
     train_y: Array
@@ -36,7 +36,7 @@ class RawDataset(NamedTuple):
 
 @contextmanager
 def explain_read_errors(path: Path, form: str) -> Iterator[None]:
-    """Turns whatever a parser makes of foreign bytes into one sentence; a damaged file can raise anything."""
+    """Turns any error of a parser into a UserError; a damaged file can raise anything."""
     try:
         yield
     except UserError:
@@ -107,7 +107,7 @@ def read_cifar10_png(folder: Path) -> RawDataset:
     with progress_bar("decoding images", len(BATCHES) + 1) as advance:
         *sheets, test_x = (_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
     train_x = np.concatenate(sheets)
-    train_y, test_y = (_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # their spelling
+    train_y, test_y = (_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # [sic]
     return _joined([(train_x, train_y)], (test_x, test_y))
 
 
@@ -138,12 +138,12 @@ def _joined(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> RawD
 
 
 def read_digits(_: Path) -> RawDataset:
-    """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16, 36 of each class put aside for the test."""
+    """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16; 36 of each class are the test set."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
-    rng = np.random.RandomState(0)  # the one generator whose numbers numpy promises never to change
+    rng = np.random.RandomState(0)  # the generator whose numbers numpy promises never to change
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[:36] for k in range(10)]))
     train = np.setdiff1d(np.arange(len(y)), test)
     return RawDataset(x[train], y[train], x[test], y[test])

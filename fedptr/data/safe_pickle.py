@@ -1,7 +1,7 @@
 """CIFAR's "python" batches are pickles, and a pickle is a program: this reader runs none of it.
 
-The few numpy names such a file needs are answered by the stand-ins below, which can only hold bytes; every other name
-is refused before anything is called. As numpy itself is never asked, the files read alike under numpy 1.26 and 2.x.
+The few numpy names such a file needs are replaced by the classes below, which can only hold bytes; every other name is
+refused before anything is called. Numpy itself is not involved, so files read the same under numpy 1.26 and 2.x.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedptr.errors import UserError
 
 
 class _HostileError(Exception):
-    """The pickle asks for something no dataset needs."""
+    """The pickle asks for something that no dataset needs."""
 
 
 class _Dtype:
@@ -27,11 +27,11 @@ class _Dtype:
             raise _HostileError(f"an array of type {code!r}")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment, which mean nothing for single bytes."""
+        """Ignores byte order and alignment, which do not matter for single bytes."""
 
 
 class _Bytes(bytes):
-    """How Python 3 writes bytes in the old pickle protocols: as text to be encoded."""
+    """Bytes as Python 3 writes them in old pickle protocols: text to be encoded."""
 
     def __new__(cls, text: str, encoding: str) -> _Bytes:
         return super().__new__(cls, text.encode("latin1"))
@@ -44,7 +44,7 @@ class _Array:
     array: Array
 
     def __init__(self, *_: object) -> None:
-        """Made empty and filled by `__setstate__`, as numpy's own are."""
+        """Created empty and filled by `__setstate__`, as numpy's own arrays are."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state

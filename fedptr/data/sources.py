@@ -1,4 +1,4 @@
-"""The named datasets: the forms each is known in, what it must contain, and where it is looked for."""
+"""The named datasets: their on-disk forms, what they must contain, and where they are searched."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SIZES = {  # classes, and images of each, without opening the files
 
 @dataclass(frozen=True)
 class Form:
-    """One way a dataset lies on disk: in one of these folders, recognised by one of these files in it."""
+    """One on-disk form of a dataset: in one of these folders, recognised by one of these files in it."""
 
     words: str
     folders: tuple[str, ...]
     markers: tuple[str, ...]
     read: Callable[[Path], readers.RawDataset]
-    deep: bool = False  # whether it has sub-folders
+    deep: bool = False  # whether it has subfolders
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class Archive:
 @dataclass(frozen=True)
 class Source:
     name: str
-    train: int  # images when all classes are there
+    train: int  # images of all classes
     test: int
     n_classes: int
-    classes: tuple[str, ...]  # empty where the files themselves name them
+    classes: tuple[str, ...]  # empty if the files themselves name them
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    forms: tuple[Form, ...]  # none: it needs no files
-    sha256: tuple[str, ...]  # of the decoded PARTS; empty where decoders differ
+    forms: tuple[Form, ...]  # empty if it needs no files
+    sha256: tuple[str, ...]  # of the decoded PARTS; empty if decoders differ
     archives: tuple[Archive, ...] = ()
     package: str = ""  # a packaged copy, tried before the official archives
     system_folders: tuple[str, ...] = ()
 
 
 def _pixels(*unit: float) -> tuple[float, ...]:
-    """Constants are published for pixels in 0..1; ours are stored in 0..255."""
+    """Constants are published for pixels in 0..1; ours are in 0..255."""
     return tuple(255 * value for value in unit)
 
 
@@ -134,20 +134,20 @@ SOURCES = {source.name: source for source in (DIGITS, FASHION, CIFAR10, CIFAR100
 
 
 def data_root(folder: str = "") -> Path:
-    """Where a dataset is put by `fedptr data get`."""
+    """Where `fedptr data get` puts a dataset."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(folder or os.environ.get("FEDPTR_DATA") or f"{home}/fedptr").expanduser().absolute()
 
 
 def search_folders(source: Source, folder: str = "") -> list[Path]:
-    """Every folder looked at, in order: the one given, $FEDPTR_DATA, the user's data folder, the system's."""
+    """The folders to search, in order: the given one, $FEDPTR_DATA, the user's data folder, the system's."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     names = [folder, os.environ.get("FEDPTR_DATA", ""), f"{home}/fedptr", *source.system_folders]
     return list(dict.fromkeys(Path(name).expanduser().absolute() for name in names if name))
 
 
 def find_dataset(source: Source, folder: str = "") -> tuple[Path, Form] | None:
-    """The first folder that holds the dataset: a known name inside a place, or the place itself."""
+    """The first folder that holds the dataset: a known name inside a searched folder, or that folder itself."""
     for place in search_folders(source, folder):
         for form in source.forms:
             for candidate in (*(place / name for name in form.folders), place):
@@ -157,7 +157,7 @@ def find_dataset(source: Source, folder: str = "") -> tuple[Path, Form] | None:
 
 
 def verify_dataset(source: Source, dataset: Dataset) -> None:
-    """Counts, and where they are published checksums, of a freshly decoded dataset."""
+    """Checks the counts of a decoded dataset, and its checksums if they are known."""
     share = len(dataset.classes) / source.n_classes
     for part, there, full in (("training", dataset.train_y, source.train), ("test", dataset.test_y, source.test)):
         if len(there) != round(full * share):

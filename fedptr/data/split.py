@@ -1,4 +1,4 @@
-"""A split: which sample of a training set belongs to which client, and the file that keeps it.
+"""A split: which sample of a training set belongs to which client, and its file.
 
 >>> split = Split((np.array([0, 2]), np.array([1])), samples=3)
 >>> split.sizes
@@ -32,11 +32,11 @@ Ints = npt.NDArray[np.int64]
 FORMAT = 1
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no single truth value: compare `sha256`
+@dataclass(frozen=True, eq=False)  # arrays cannot be compared with ==: compare `sha256`
 class Split:
-    """The clients' sample indices, ascending within a client; together they use every sample exactly once.
+    """The clients' sample indices, ascending within a client. Together they use every sample exactly once.
 
-    All but `dropped` of them: how many are left out is said, so that none is left out by mistake.
+    Only `dropped` samples are left out; their number is given, so that none is left out by mistake.
     """
 
     clients: tuple[Ints, ...]
@@ -59,7 +59,7 @@ class Split:
 
     @property
     def sha256(self) -> str:
-        """The same for the same split on every machine: the client sizes, then all indices, as little-endian int64."""
+        """The same on every machine: of the client sizes, then all indices, as little-endian int64."""
         digest = hashlib.sha256(np.array(self.sizes, dtype="<i8").tobytes())
         for indices in self.clients:
             digest.update(indices.astype("<i8").tobytes())
@@ -85,7 +85,7 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path, samples: int | None = None) -> Split:
-        """Read a saved split and check all of it; `samples` is the size of the dataset it is meant for."""
+        """Reads a saved split and checks all of it; `samples` is the size of the dataset it is for."""
         content = _read(path)
         _check_fields(content, path)
         if samples is not None and content["samples"] != samples:
@@ -99,7 +99,9 @@ class Split:
         except UserError as error:
             raise UserError(f"split file {path} is damaged: {error}") from None
         if split.sha256 != expected:
-            raise UserError(f"split file {path} was changed since it was saved: its sha256 does not fit; make it anew")
+            raise UserError(
+                f"split file {path} was changed after it was saved: its sha256 does not match; make it again"
+            )
         return split
 
 
@@ -146,16 +148,16 @@ def _read(path: str | Path) -> dict[str, Any]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
-        raise UserError(f"split file {path} is not JSON; take a file saved by fedptr, or make the split anew") from None
+        raise UserError(f"split file {path} is not JSON; use a file saved by fedptr, or make the split again") from None
     if not isinstance(content, dict) or "format" not in content:
-        raise UserError(f"split file {path} is not a split; take a file saved by fedptr, or make the split anew")
+        raise UserError(f"split file {path} is not a split; use a file saved by fedptr, or make the split again")
     if content["format"] != FORMAT:
-        raise UserError(f"split file {path} is not of format {FORMAT}, which this fedptr reads; make the split anew")
+        raise UserError(f"split file {path} is not of format {FORMAT}, which this fedptr reads; make the split again")
     return {name: value for name, value in content.items() if name != "format"}
 
 
 def _check_fields(content: dict[str, Any], path: str | Path) -> None:
-    """Right names and types; what the numbers say is checked by `Split` itself."""
+    """Checks names and types; `Split` itself checks the values."""
     valid: dict[str, Callable[[Any], bool]] = {
         "origin": lambda v: isinstance(v, str),
         "samples": lambda v: _is_int64(v) and v >= 0,
@@ -169,11 +171,11 @@ def _check_fields(content: dict[str, Any], path: str | Path) -> None:
     for name in sorted(valid.keys() | content.keys()):
         if name not in content or name not in valid or not valid[name](content[name]):
             problem = "no" if name not in content else "an unknown" if name not in valid else "a wrong"
-            raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; make the split anew")
+            raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; make the split again")
 
 
 def _is_int64(value: object) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63  # `type`, because True is an int too
+    return type(value) is int and -(2**63) <= value < 2**63  # not isinstance, because True is an int too
 
 
 def _write(path: Path, text: str) -> None:

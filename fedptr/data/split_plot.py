@@ -1,4 +1,4 @@
-"""A split as a picture: a map of samples by client and class, with the clients' sizes beside it."""
+"""A split as a picture: a map of samples by client and class, and the clients' sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMED = 40  # with more clients or classes than this only some are named on the 
 
 
 def plot_split(counts: npt.ArrayLike, class_names: Sequence[str], title: str, path: str | Path) -> tuple[Path, Path]:
-    """Draw counts (clients x classes) to `path` as PNG and as SVG; the ending, .png or .svg, may be left out."""
+    """Draws counts (clients × classes) to `path` as PNG and as SVG; the suffix may be left out."""
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot, which keeps global state
 
@@ -35,7 +35,7 @@ def plot_split(counts: npt.ArrayLike, class_names: Sequence[str], title: str, pa
     _draw_sizes(bars, table.sum(axis=1))
     figure.colorbar(image, cax=scale, label="samples in cell (log scale, blank = 0)", format="%d")
     scale.minorticks_off()
-    figure.suptitle(title, parse_math=False)  # a dollar sign is just that
+    figure.suptitle(title, parse_math=False)  # a dollar sign is not markup
     with matplotlib.rc_context({"svg.hashsalt": "fedptr"}):  # the same split gives the same file
         return _save(figure, Path(path))
 
@@ -64,7 +64,7 @@ def _name_clients(axes: Any, clients: int) -> None:
 
 
 def _name_classes(axes: Any, names: Sequence[str]) -> None:
-    """Names lie flat where they fit, lean where they do not, and stand where classes are narrow."""
+    """Names are horizontal if they fit, slanted if not, and vertical if classes are narrow."""
     step = _step(len(names))
     room = min(CELL[0], LARGEST[0] / len(names)) * step
     flat = max(map(len, names)) * 0.08 <= room  # inches: a letter of size 8 is about 0.08 wide
@@ -77,7 +77,7 @@ def _name_classes(axes: Any, names: Sequence[str]) -> None:
 
 
 def _step(count: int) -> int:
-    """Name every, every second, every fifth ... so that at most `NAMED` are."""
+    """Names every, every second, every fifth … so that at most `NAMED` are named."""
     return next((step for step in (1, 2, 5, 10, 20, 50) if count <= NAMED * step), count)
 
 

@@ -1,4 +1,4 @@
-"""A split as a table for the terminal: who has how much of what."""
+"""A split as a table for the terminal: the samples of each client by class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP = 4
 
 
 def build_split_table(split: Split, labels: npt.ArrayLike, class_names: Sequence[str]) -> Table:
-    """Samples of each client by class; with many classes, each client's number of classes and its largest ones."""
+    """The samples of each client by class; with many classes, only their number and the largest ones."""
     counts = split.counts(labels, len(class_names))
     title = split.origin or f"split of {split.samples} samples over {len(split.clients)} clients"
     shown = Table(title=Text(title), caption=Text(_caption(split, counts)), show_footer=True, box=SIMPLE_HEAD)
@@ -31,7 +31,7 @@ def build_split_table(split: Split, labels: npt.ArrayLike, class_names: Sequence
 
 def _columns(shown: Table, counts: Ints, class_names: Sequence[str]) -> None:
     for name, total in zip(class_names, counts.sum(axis=0), strict=True):
-        # Text, as a name may look like markup; folded where too narrow, as a number must not lose digits
+        # Text, because a name may look like markup; folded if too narrow, because a number must not lose digits
         shown.add_column(Text(name, overflow="fold"), justify="right", footer=str(total), overflow="fold")
     for client, row in enumerate(counts):
         shown.add_row(str(client), str(row.sum()), *(str(n) if n else Text("·", style="dim") for n in row))

@@ -1,1 +1,1 @@
-"""The models a plan can name, and the check of a model somebody brings."""
+"""The models a plan can name, and the check of a user's own model."""

@@ -1,4 +1,4 @@
-"""An own model is tried on two random images: what would fail in a round, or go wrong in silence, is said now."""
+"""Tries a user's own model on two random images, to report now what would fail, or silently go wrong, in a round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTEAD = "use plain operations that can be differentiated twice, or a method wi
 
 
 def check_model(name: str, task: Classification, matching: bool, seed: int) -> None:
-    """Raises what is wrong with a model in one sentence; `matching` needs second derivatives too."""
+    """Raises a UserError that says what is wrong with a model; `matching` also needs second derivatives."""
     key = Key(seed).at("trial")
     x = torch.randn(2, *task.shape, generator=key("images")).to(task.device)
     batch = Batch(x, torch.arange(2, device=task.device))
@@ -33,7 +33,7 @@ def check_model(name: str, task: Classification, matching: bool, seed: int) -> N
 
 @contextlib.contextmanager
 def explain_failure(what: str, advice: str = "") -> Iterator[None]:
-    """Whatever an own model raises, as the end of a sentence; torch's hints after the first sentence are left out."""
+    """Turns any error of the model into a UserError; torch's hints after its first sentence are left out."""
     try:
         yield
     except Exception as error:
@@ -50,9 +50,9 @@ def compute_logits(task: Classification, x: Tensor, key: Key) -> Tensor:
 
 
 def check_input(name: str, x: Tensor) -> None:
-    """Matching uses its images again and again."""
-    if x._version:  # counts what was done to it in place
-        raise UserError(f"model {name} changes its input in place; let it begin with x = x.clone()")
+    """Matching reuses its images, so a model must not change them."""
+    if x._version:  # counts in-place changes
+        raise UserError(f"model {name} changes its input in place; begin its forward with x = x.clone()")
 
 
 def check_outputs(name: str, outputs: list[Tensor], classes: int) -> None:
@@ -64,13 +64,13 @@ def check_outputs(name: str, outputs: list[Tensor], classes: int) -> None:
         raise UserError(f"model {name} gives {first.dtype} outputs that are not all finite numbers; check its layers")
     if not results_agree(first, second):
         raise UserError(
-            f"model {name} gives other outputs each time in evaluation; switch its randomness off there, as with "
-            "dropout(x, training=self.training)"
+            f"model {name} gives different outputs each time in evaluation; switch its randomness off there, e.g. "
+            "with dropout(x, training=self.training)"
         )
 
 
 def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> None:
-    """That there is one, that it is finite, and that it comes out the same again."""
+    """There must be a gradient, finite and reproducible."""
     found = []
     with explain_failure(
         f"model {name} cannot be trained", "; check that no operation is in place or cuts the gradient"
@@ -81,28 +81,28 @@ def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> N
     check_input(name, batch.x)
     (g, loss), (g2, loss2) = found
     if not (bool(loss.isfinite()) and bool(g.isfinite().all())):
-        raise UserError(f"model {name} has a loss or a gradient that is not finite to begin with; check its layers")
+        raise UserError(f"model {name} starts with a loss or a gradient that is not finite; check its layers")
     if not bool(g.any()):
-        raise UserError(f"model {name} has a zero gradient to begin with, so it cannot learn; initialise it anew")
+        raise UserError(f"model {name} starts with a zero gradient, so it cannot learn; change its initialisation")
     if not (results_agree(loss, loss2) and results_agree(g, g2)):
         raise UserError(
-            f"model {name} is not deterministic: the same weights, images and seed gave two gradients; let it draw "
-            "from torch's global generator only, and keep nothing between calls"
+            f"model {name} is not deterministic: the same weights, images and seed gave two gradients; draw "
+            "random numbers from torch's global generator only, and keep nothing between calls"
         )
 
 
 def check_second_order(name: str, task: Classification, batch: Batch, key: Key) -> None:
-    """The product that `fedptr.methods.ptr.matching.meta_gradient` takes."""
+    """The vector–Jacobian product that `fedptr.methods.ptr.matching.meta_gradient` needs."""
     w, x = task.init().requires_grad_(), batch.x.clone().requires_grad_()
     a = torch.randn(len(w), generator=key("adjoint")).to(w)
     with explain_failure(f"model {name} does not allow matching", f"; {INSTEAD}"), key.fixed("model"):
         (g,) = torch.autograd.grad(task.loss(w, Batch(x, batch.y)), w, create_graph=True)
-        # Not autograd.grad, which goes around, in silence, a function that is marked as differentiable once only.
+        # Not autograd.grad, which silently skips a function that is marked as differentiable only once.
         torch.dot(g, a).backward()
         if x.grad is None or not bool(x.grad.isfinite().all()) or not bool(x.grad.any()):
             raise ArithmeticError("its second derivative by the images is zero or not finite")
 
 
 def results_agree(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit on the CPU; elsewhere sums may be taken in any order."""
+    """Equal bit for bit on the CPU; approximately on a GPU, which may sum in any order."""
     return torch.equal(a, b) if a.device.type == "cpu" else torch.allclose(a, b, rtol=1e-3, atol=1e-5)

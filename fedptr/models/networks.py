@@ -1,4 +1,4 @@
-"""The paper's ConvNet and a few more; an own model is `module:factory`, called with the input shape and class count."""
+"""The paper's ConvNet and other models. Your own model is `module:factory`, called with (input shape, classes)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedptr.types import Shape
 
 @dataclass(frozen=True)
 class ModelPlan:
-    name: str = setting("convnet", "convnet, mlp, lenet, resnet18, or an own model as module:factory")
-    width: int = setting(0, "channels or hidden units; 0 = the model's usual (convnet and mlp 128, resnet18 64)", ge=0)
+    name: str = setting("convnet", "convnet, mlp, lenet, resnet18, or your own model as module:factory")
+    width: int = setting(0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 64)", ge=0)
     depth: int = setting(3, "blocks of the convnet", ge=1, le=8)
 
 
@@ -133,13 +133,13 @@ def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         return known[plan.name]()
     except UserError:
         raise
-    except Exception as error:  # a factory's own mistake, or a width that does not fit into memory
+    except Exception as error:  # an error in a factory, or a width that does not fit into memory
         size = "×".join(map(str, shape))
-        raise UserError(f"model {plan.name} cannot be made for {size} images, {classes} classes: {error}") from error
+        raise UserError(f"model {plan.name} cannot be built for {size} images, {classes} classes: {error}") from error
 
 
 def load_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
-    """Calls `module:factory` with (shape, classes); the current folder is searched first, as with `python -m`."""
+    """Calls `module:factory` with (shape, classes). The current folder is searched first, as with `python -m`."""
     factory = import_own(name, "model.name", "module:factory")
     with current_folder_first():
         model = factory(shape, classes)

@@ -1,1 +1,1 @@
-"""Differential privacy, and what a method's server must do with for secure aggregation."""
+"""Differential privacy, and whether sums of replies suffice for a method, as secure aggregation requires."""

@@ -1,14 +1,14 @@
-"""Client-level differential privacy: what is released of a round hardly depends on any one client's taking part.
+"""Client-level differential privacy: what a round releases hardly depends on whether any one client takes part.
 
     C   clip: a client's step w_i − x is shortened to this norm
     z   noise multiplier: the sum of the steps gets Gaussian noise of standard deviation z·C
-    q   the part of the clients that a round draws, each by its own coin (Poisson sampling)
+    q   the fraction of clients in a round, each drawn by its own coin flip (Poisson sampling)
 
     released:  x + (Σ_i clip(w_i − x) + N(0, z²C² I)) / (q·N)
 
-The divisor is fixed, as in McMahan et al., ICLR 2018, arXiv:1710.06963: what is released does not depend on how many
-were drawn or replied. The server does it, and is trusted with the replies; ε protects a client from whoever sees the
-models, rounds and all. It is computed by Google's dp-accounting (Rényi, add or remove one client).
+The divisor is fixed, as in McMahan et al., ICLR 2018, arXiv:1710.06963: it does not depend on how many clients were
+drawn or replied. The server adds the noise, and is trusted with the replies; ε protects a client from anybody who sees
+the models of all rounds. It is computed by Google's dp-accounting (Rényi, add or remove one client).
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from fedptr.privacy import secure_sums
 from fedptr.settings import setting
 from fedptr.types import Reply
 
-ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of Rényi's divergence: whole ones, which always converge
+ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of the Rényi divergence: integers, which always converge
 
 
 @dataclass(frozen=True)
 class Privacy:
-    clip: float = setting(0.0, "largest norm of a client's step that counts, C; 0 = no differential privacy", ge=0)
+    clip: float = setting(0.0, "clip a client's step to this norm C; 0 = no differential privacy", ge=0)
     noise: float = setting(1.0, "noise multiplier z: the sum of the steps gets noise of deviation z·C", gt=0)
-    delta: float = setting(1e-5, "δ of the (ε, δ) that is reported; far less than one over the clients", gt=0, lt=1)
+    delta: float = setting(1e-5, "δ of the reported (ε, δ); choose it far below 1 / clients", gt=0, lt=1)
     randomness: Literal["system", "seed"] = setting(
-        "system", "cohorts and noise from the operating system, or, repeatable and not private, from run.seed"
+        "system", "cohorts and noise from the operating system, or from run.seed: repeatable, and not private"
     )
-    secure: bool = setting(False, "secure aggregation, in a deployed run: the server sees only the sum of the replies")
-    range: float = setting(8.0, "secure aggregation: no number of a step may be beyond this, or minus this", gt=0)
+    secure: bool = setting(False, "secure aggregation in a deployed run: the server sees only the sum of the replies")
+    range: float = setting(8.0, "secure aggregation: largest absolute value of a number in a step", gt=0)
 
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
-        """A coin for each client; it may be nobody. Without differential privacy, as everywhere."""
+        """One coin flip per client, so a cohort may be empty. Without differential privacy, the usual cohort."""
         if not self.clip:
             return draw_cohort(clients, rounds, key)
         coins = draw_uniform(len(clients), self.source(key), "sampling").tolist()
         return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
 
     def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]:
-        """All that the method's server sees of the replies to x: the noisy mean, as often as replies are expected.
+        """What the method's server sees of the replies to x: the noisy mean, once per expected reply.
 
-        In a round in which everybody keeps silent nothing is released. It counts as if it were.
+        A round in which all replies are empty releases nothing, but counts towards ε as if it did.
         """
         if not self.clip or (replies and not any(reply.state for reply in replies)):
             return replies
@@ -67,19 +67,20 @@ class Privacy:
         return [Reply(-1, 1, {"w": w})] * max(1, round(expected))
 
     def record(self, rounds: Rounds, done: int) -> dict[str, float]:
-        """What so many rounds have spent."""
+        """The ε spent by `done` rounds."""
         return {"epsilon": compute_epsilon(rounds.participation, self.noise, done, self.delta)} if self.clip else {}
 
     def check(self, method: Method, rounds: Rounds) -> None:
         check_privacy(self, method, rounds)
 
     def source(self, key: Key) -> Key | None:
-        """Where this round's randomness comes from; None = the operating system."""
+        """The source of this round's randomness; None = the operating system."""
         return key if self.randomness == "seed" else None
 
 
 def clip_step(step: Tensor, C: float) -> Tensor:
-    """
+    """The step, shortened to norm C if it is longer.
+
     >>> clip_step(torch.tensor([3.0, 4.0]), 1.0).tolist(), clip_step(torch.tensor([0.3, 0.4]), 1.0).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.30000001192092896, 0.4000000059604645])
     """
@@ -87,7 +88,7 @@ def clip_step(step: Tensor, C: float) -> Tensor:
 
 
 def draw_normal(n: int, key: Key | None) -> Tensor:
-    """Standard normal numbers, each from four draws: one alone would give itself away by its last digits.
+    """Standard normal numbers, each from four draws: the last digits of a single draw would reveal it.
 
     See Holohan and Braghin, ESORICS 2021, arXiv:2107.10138.
     """
@@ -96,7 +97,7 @@ def draw_normal(n: int, key: Key | None) -> Tensor:
 
 
 def draw_uniform(n: int, key: Key | None, purpose: str) -> Tensor:
-    """Between 0 and 1, never either, with 52 random bits each."""
+    """Numbers strictly between 0 and 1, with 52 random bits each."""
     if key is None:
         bits = torch.frombuffer(bytearray(os.urandom(8 * n)), dtype=torch.int64) if n else torch.zeros(0).long()
     else:
@@ -106,7 +107,7 @@ def draw_uniform(n: int, key: Key | None, purpose: str) -> Tensor:
 
 @functools.cache
 def compute_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
-    """What so many rounds cost."""
+    """The ε of `rounds` rounds with sampling rate q and noise multiplier z."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -115,7 +116,7 @@ def compute_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
 
 
 def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
-    """Refuses what would not be private, or not work, with the reason."""
+    """Refuses combinations that would not be private, or would not work, and says why."""
     if privacy.secure and not secure_sums.sums_suffice(method):
         raise UserError(f"privacy.secure: {method.name} {explain_needs(method)}")
     if not privacy.clip:
@@ -127,19 +128,22 @@ def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
     if besides:
         raise UserError(f"{what} sends {', '.join(sorted(besides))} besides the model, which clip does not bound")
     if method.weighting != "uniform":
-        raise UserError("privacy.clip: clients must count alike, or one could count more; set method.weighting=uniform")
+        raise UserError("privacy.clip: all clients must have the same weight; set method.weighting=uniform")
     if not secure_sums.sums_suffice(method):
         raise UserError(f"{what} {explain_needs(method)}")
     if rounds.participation < 1 and rounds.sampling != "bernoulli":
-        raise UserError("privacy.clip: ε is known for cohorts drawn coin by coin; set run.sampling=bernoulli")
+        raise UserError(
+            "privacy.clip: ε is known only for cohorts drawn by a coin flip per client; set run.sampling=bernoulli"
+        )
     if rounds.checkpoint_every != 1 and privacy.randomness == "system":
-        raise UserError("privacy.clip: a round done again would be a second release; set run.checkpoint_every=1")
+        raise UserError("privacy.clip: repeating a round would release it twice; set run.checkpoint_every=1")
     if importlib.util.find_spec("dp_accounting") is None:
         raise UserError("privacy.clip needs dp-accounting; install it with: pip install 'fedptr[privacy]'")
 
 
 def explain_needs(method: Method) -> str:
-    alone = "needs every client's own reply, and would be given their sum"
+    """Why the sum of the replies does not suffice for this method, and what to do."""
+    alone = "needs every client's own reply, but gets only their sum"
     if secure_sums.sums_suffice(replace(method, weighting="uniform")):
-        return f"{alone}; with method.weighting=uniform it would do"
+        return f"{alone}; set method.weighting=uniform, with which the sum suffices"
     return f"{alone}; use another method"

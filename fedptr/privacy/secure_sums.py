@@ -1,8 +1,8 @@
-"""What a method's server needs of the replies: all of them, or only their sum.
+"""Whether a method's server needs the individual replies, or only their sum.
 
-Secure aggregation shows the server a sum and nothing else; so does differential privacy, with noise. A method fits if
-the server does the same with the replies themselves and with as many copies of their mean. That is tried out, with
-made-up replies, so that it is also known of methods we have not seen.
+Secure aggregation shows the server only a sum; so does differential privacy, with noise. A method is compatible if its
+server computes the same from the replies as from the same number of copies of their mean. This is tested with invented
+replies, so it also works for methods outside this package.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.types import Reply, State
 
-SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the made-up replies
+SIZES, STEPS = (1, 2, 5), (1, 3, 4)  # of the invented replies
 
 
 def reply_entries(method: Method, msg: State, site: Site) -> set[str]:
-    """What a reply to this message consists of: the method is asked, with one imaginary sample."""
+    """The names in a reply to this message, found by calling the method for an imaginary client."""
     here, client = make_imaginary_client(method, msg, site)
     answer = method.answer(msg, client, here)
     if answer is not None:
@@ -33,7 +33,7 @@ def reply_entries(method: Method, msg: State, site: Site) -> set[str]:
 
 
 def is_training_message(method: Method, msg: State, site: Site) -> bool:
-    """Whether a client trains when it gets this message, and does not only answer."""
+    """Whether a client trains on this message, rather than only answering a question."""
     here, client = make_imaginary_client(method, msg, site)
     return method.answer(msg, client, here) is None
 
@@ -47,23 +47,23 @@ def make_imaginary_client(method: Method, msg: State, site: Site) -> tuple[Site,
 
 
 def asks_question(method: Method) -> bool:
-    """Whether it has a question before the broadcast."""
+    """Whether the method asks a question before the broadcast."""
     site = make_small_site()
     return method.ask(method.server_init(site.task.init(), site), site) is not None
 
 
 def sent_entries(method: Method) -> set[str]:
-    """What a client sends after training."""
+    """The names in what a client sends after training."""
     site = make_small_site()
     server = method.server_init(site.task.init(), site)
     question = method.ask(server, site)
     if question is not None:
-        server = method.learn(server, make_up_replies(reply_entries(method, question, site), site), site)
+        server = method.learn(server, invent_replies(reply_entries(method, question, site), site), site)
     return reply_entries(method, method.broadcast(server, site)[0], site)
 
 
 def sums_suffice(method: Method) -> bool:
-    """Whether the mean of the replies, with the method's own weights, is all its server needs.
+    """Whether the server needs only the mean of the replies, with the method's own weights.
 
     >>> from fedptr.methods import get
     >>> [sums_suffice(get(name)()) for name in ("fedavg", "feddyn", "fedcm")]
@@ -75,31 +75,32 @@ def sums_suffice(method: Method) -> bool:
     server = method.server_init(site.task.init(), site)
     question = method.ask(server, site)
     if question is not None:
-        answers = make_up_replies(reply_entries(method, question, site), site)
+        answers = invent_replies(reply_entries(method, question, site), site)
         other = method.learn(server, replace_by_mean(method, answers), site)
         server = method.learn(server, answers, site)
         if not states_agree(server, other):
             return False
     msg, server = method.broadcast(server, site)
-    replies = make_up_replies(reply_entries(method, split_log(msg)[0], site), site)
+    replies = invent_replies(reply_entries(method, split_log(msg)[0], site), site)
     other = method.aggregate(server, replace_by_mean(method, replies), site)
     return states_agree(method.aggregate(server, replies, site), other)
 
 
 def replace_by_mean(method: Method, replies: list[Reply]) -> list[Reply]:
-    """The same replies, if the server were to see nothing but their mean."""
+    """The same replies, each with the mean as its state."""
     mean = {name: method.mean(replies, name) for name in replies[0].state}
     return [reply._replace(state=mean) for reply in replies]
 
 
 def make_small_site() -> Site:
-    """A server with the smallest model there is; what it computes depends on no model."""
+    """A server site with a tiny model; whether sums suffice does not depend on the model."""
     with Key(0).fixed("init"):
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     return Site(Classification(model, (1, 2, 2), 2, "cpu"), Local(), Key(0), 0, 2 * len(SIZES))
 
 
-def make_up_replies(names: set[str], site: Site) -> list[Reply]:
+def invent_replies(names: set[str], site: Site) -> list[Reply]:
+    """Three replies with random tensors of these names."""
     x = site.task.init()
     draws = [{name: torch.randn(len(x), generator=Key(i)(name), dtype=x.dtype) for name in names} for i in range(3)]
     return [Reply(i, SIZES[i], draw, STEPS[i]) for i, draw in enumerate(draws)]

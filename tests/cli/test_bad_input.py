@@ -108,7 +108,7 @@ DATA: dict[str, tuple[dict[str, Any], str]] = {
     "too few labels": ({"train_y": Y[:5]}, "has 40 images but train_y has 5 labels; make them match"),
     "nothing to train on": ({"train_x": X[:0], "train_y": Y[:0]}, "the train part of {} is empty"),
     "nothing to test with": ({"test_x": X[:0], "test_y": Y[:0]}, "the test part of {} is empty"),
-    "other test images": ({"test_x": X[:, :4]}, "differ (float32 1x8x8 and float32 1x4x8); make them alike"),
+    "other test images": ({"test_x": X[:, :4]}, "differ (float32 1x8x8 and float32 1x4x8); make them the same"),
     "two channels": ({"train_x": X.reshape(40, 2, 8, 4)}, "save it as [n, H, W], or with 1 or 3 channels"),
     "no images": ({"train_x": X[:, 0, 0]}, "has shape [40]; save it as [n, H, W]"),
     "no test part": ({"test_x": None, "test_y": None}, "lacks test_x and test_y"),
@@ -172,7 +172,7 @@ FOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "one class": (lambda: (picture("own/train/a/1.png"), picture("own/test/a/1.png")), "holds one class only"),
     "another size": (
         lambda: (picture("own/train/a/1.png"), picture("own/train/b/1.png", (9, 8)), picture("own/test/a/1.png")),
-        "own/train/b/1.png is 9x8 pixels and not 8x8 like the others; resize it",
+        "own/train/b/1.png is 9x8 pixels, not 8x8 like the others; resize it",
     ),
     "no picture": (
         lambda: (picture("own/train/a/1.png"), picture("own/test/a/1.png"), Path("own/train/a/2.png").write_text("x")),
@@ -215,7 +215,7 @@ ONCE = """
 """
 # What is wrong -> code before the class, the body of `forward` (x is flat, `self.a` and `self.b` are layers), words
 MODELS: dict[str, tuple[str, str, str]] = {
-    "input in place": ("", "x -= 0.5; return self.b(self.a(x))", "changes its input in place; let it begin with x = x"),
+    "input in place": ("", "x -= 0.5; return self.b(self.a(x))", "in place; begin its forward with x = x.clone()"),
     "input in place in training": (
         "", "if self.training: x -= 0.5\n        return self.b(self.a(x))", "changes its input in place"),
     "in place, first order": (
@@ -231,10 +231,10 @@ MODELS: dict[str, tuple[str, str, str]] = {
         "", "with torch.no_grad(): h = self.a(x)\n        return self.b(h)", "second derivative by the images is zero"),
     "numpy noise": (
         "import numpy", "return self.b(self.a(x) * numpy.random.rand())",
-        "gives other outputs each time in evaluation"),
+        "gives different outputs each time in evaluation"),
     "numpy noise in training": (
         "import numpy", "return self.b(self.a(x) * (numpy.random.rand() if self.training else 1))",
-        "is not deterministic: the same weights, images and seed gave two gradients; let it draw from torch's global"),
+        "is not deterministic: the same weights, images and seed gave two gradients; draw random numbers from"),
     "an own generator": (
         "import torch\nG = torch.Generator()",
         "return self.b(self.a(x) * (1 + self.training * torch.rand(1, generator=G)))", "is not deterministic"),
@@ -242,7 +242,7 @@ MODELS: dict[str, tuple[str, str, str]] = {
         "", "self.n = getattr(self, 'n', 0) + self.training; return self.b(self.a(x) * (1 + self.n))",
         "is not deterministic"),
     "dropout in evaluation": (
-        "", "return self.b(F.dropout(self.a(x)))", "switch its randomness off there, as with dropout(x, training="),
+        "", "return self.b(F.dropout(self.a(x)))", "switch its randomness off there, e.g. with dropout(x, training="),
     "detached": ("", "return self.b(self.a(x)).detach()", "cannot be trained: element 0 of tensors does not require"),
     "NaN": ("", "return self.b(self.a(x)) / 0 * 0", "outputs that are not all finite numbers"),
     "whole numbers": ("", "return self.b(self.a(x)).long()", "gives torch.int64 outputs"),

@@ -172,7 +172,7 @@ OWN = {
     "missing": ("", "has no attribute 'make'"),
     "fails": (
         "def make(shape, classes): raise KeyError('oops')",
-        "cannot be made for 1×8×8 images, 10 classes: 'oops'",
+        "cannot be built for 1×8×8 images, 10 classes: 'oops'",
     ),
     "takes": ("def make(): ...", "takes 0 positional arguments but 2 were given"),
     "nothing": ("def make(shape, classes): ...", "must return a torch.nn.Module with parameters, not NoneType"),

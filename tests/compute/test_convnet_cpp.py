@@ -266,7 +266,7 @@ def test_a_run_is_the_same_up_to_rounding() -> None:
 @pytest.mark.usefixtures("_as_it_was")
 @pytest.mark.parametrize(
     ("compiler", "reason"),
-    [("false", "the compiler refused it"), ("/nowhere/c++", "No such file"), (None, "there is no C++ compiler")],
+    [("false", "the compiler failed"), ("/nowhere/c++", "No such file"), (None, "there is no C++ compiler")],
 )
 def test_without_a_compiler_it_goes_on_without(
     compiler: str | None,

@@ -154,7 +154,7 @@ def test_image_folder(tmp_path, mode, channels):
 def test_an_image_of_another_size_is_named(tmp_path):
     write_images(tmp_path)
     Image.new("RGB", (5, 5)).save(tmp_path / "train/class10/3.png")
-    with pytest.raises(UserError, match=r"class10/3\.png is 5x5 pixels and not 5x4"):
+    with pytest.raises(UserError, match=r"class10/3\.png is 5x5 pixels, not 5x4"):
         image_folders.read_image_folder(tmp_path)
 
 

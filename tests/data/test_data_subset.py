@@ -51,7 +51,7 @@ def test_numbered_subsets_share_no_image() -> None:
         assert len(np.unique(kept.reshape(len(kept), -1), axis=0)) == 180
     assert [np.bincount(part.train_y).tolist() for part in parts] == [[20, 20, 20]] * 3
     assert (take_subset(whole, 60, 60, 3).train_x == parts[0].train_x).all()
-    with pytest.raises(UserError, match=r"has 210 training images: 3 subsets of 60, and none number 3"):
+    with pytest.raises(UserError, match=r"has 210 training images: 3 subsets of 60, so there is no number 3"):
         take_subset(whole, 60, 60, 3, 3)
     with pytest.raises(UserError, match=r"data.number needs a size"):
         load_data(DataPlan(number=1))

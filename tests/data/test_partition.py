@@ -282,8 +282,8 @@ def edited(**changes):
         (edited(clients=[[0, 2], [2]]), "gives sample 2 to more than one client"),
         (edited(clients=[[0], [1]]), "uses 2 of 3 samples"),
         (edited(samples=4), "for 4 samples but the dataset has 3"),
-        (edited(sha256="0" * 64), "its sha256 does not fit"),
-        (edited(clients=[[0], [1, 2]]), "its sha256 does not fit"),
+        (edited(sha256="0" * 64), "its sha256 does not match"),
+        (edited(clients=[[0], [1, 2]]), "its sha256 does not match"),
     ],
 )
 def test_a_bad_split_file_is_one_sentence(tmp_path, text, words):

@@ -431,7 +431,7 @@ def test_fedpd_is_silent_about_running_statistics_too() -> None:
 
 
 def test_a_server_that_leaves_the_numbers_is_named(world: World) -> None:
-    with pytest.raises(ClientError, match=r"fedavgm, round 1, server: its model is not finite any more; a smaller"):
+    with pytest.raises(ClientError, match=r"fedavgm, round 1, server: its model is no longer finite; a smaller"):
         world.runs(FedAvgM(server_lr=1e39), rounds=3)
 
 

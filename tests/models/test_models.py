@@ -111,7 +111,7 @@ def test_second_order_gradients_are_right(model: object, shape: Shape) -> None:
         (ModelPlan("convnet"), (3, 32, 4), "32×4"),
         (ModelPlan("lenet"), (1, 8, 8), "at least 12×12, not 8×8"),
         (ModelPlan("lenet"), (1, 11, 11), "at least 12×12"),
-        (ModelPlan("mlp", width=2**61), CIFAR, "model mlp cannot be made for 3×32×32 images"),
+        (ModelPlan("mlp", width=2**61), CIFAR, "model mlp cannot be built for 3×32×32 images"),
         (ModelPlan("convnt"), CIFAR, "model.name: convnt is not a model; did you mean convnet"),
         (ModelPlan(""), CIFAR, "model.name: an empty name is not a model"),
     ],

@@ -204,7 +204,7 @@ def test_a_method_of_ones_own_that_looks_at_single_replies_is_found_out() -> Non
         (["privacy.secure=true"], "is for `fedptr deploy`"),
         (
             ["privacy.secure=true", "method.name=feddyn", "method.weighting=samples"],
-            "with method.weighting=uniform it would do",
+            "set method.weighting=uniform",
         ),
         (["privacy.clip=-1"], "privacy.clip must be at least 0"),
         (["privacy.clip=1", "privacy.delta=1"], "privacy.delta must be less than 1"),
