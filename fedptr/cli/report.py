@@ -24,9 +24,9 @@ def add_parser(commands: Commands) -> None:
 
 def report(args: argparse.Namespace) -> int:
     from fedptr.atomic_files import write_text
-    from fedptr.report.find_runs import find
-    from fedptr.report.page import page
-    from fedptr.report.recipes import tables
+    from fedptr.report.find_runs import find_runs
+    from fedptr.report.page import build_page
+    from fedptr.report.recipe_section import load_tables
 
     out = Path(args.out)
     if out.is_dir():
@@ -35,10 +35,10 @@ def report(args: argparse.Namespace) -> int:
         raise UserError(f"{out} exists; choose another with -o, or add --force to replace it")
     folders = [Path(folder) for folder in args.dirs]
     with tempfile.TemporaryDirectory(prefix="fedptr-report-") as scratch:
-        runs, problems = find(folders, Path(scratch))
+        runs, problems = find_runs(folders, Path(scratch))
         for problem in problems:
             print_notice(problem)
-        text = page(runs, problems, tables(folders))
+        text = build_page(runs, problems, load_tables(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)

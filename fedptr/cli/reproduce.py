@@ -80,10 +80,10 @@ def reproduce(args: argparse.Namespace) -> int:
 def write_page(outcome: Outcome, folder: Path) -> None:
     """report.html, of the runs that have begun."""
     from fedptr.atomic_files import write_text
-    from fedptr.report.find_runs import find
-    from fedptr.report.page import page
-    from fedptr.report.recipes import tables as reproduced
+    from fedptr.report.find_runs import find_runs
+    from fedptr.report.page import build_page
+    from fedptr.report.recipe_section import load_tables
 
     begun = [path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()]
     if begun:
-        write_text(folder / "report.html", page(find(begun)[0], [], reproduced([folder])))
+        write_text(folder / "report.html", build_page(find_runs(begun)[0], [], load_tables([folder])))

@@ -1,8 +1,8 @@
 """`fedptr report`: runs and comparisons as one HTML file that needs nothing else.
 
-find.py     the run folders below some folders          group.py   which runs belong together, and what they are called
-series.py   means and intervals over seeds              style.py   colours, dashes and symbols
-view.py     what FedPTR did inside                      splits.py  samples by client and class
-audits.py   privacy audits                              reproduced.py  a recipe's table
-tables.py   tables and the list of runs, as HTML        write.py   the page itself, with theme.js, charts.js and page.js
+find_runs.py         the runs below some folders       group_runs.py      which runs belong together, and their labels
+means_over_seeds.py  means and intervals over seeds    series_styles.py   colours, dashes and symbols
+fedptr_data.py       what FedPTR did inside            split_data.py      samples by client and class
+audit_section.py     privacy audits                    recipe_section.py  a recipe's table
+html_tables.py       tables and the list of runs       page.py            the page, with the scripts in assets/
 """

@@ -1,4 +1,4 @@
-"""The run folders below some folders, finished or not."""
+"""Finds the runs below some folders: finished or not, in folders or in archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
-from fedptr.report import recipes
+from fedptr.report import recipe_section
 from fedptr.runs import summary as summaries
 from fedptr.runs.archive import archive_of, extract_runs, list_archives
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
@@ -25,8 +25,8 @@ PLAN = "plan.toml"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A run as its folder tells it."""
+class FoundRun:
+    """A run, read from its folder."""
 
     folder: Path  # as it is shown; it may be packed
     files: Path  # where its files are
@@ -37,7 +37,7 @@ class Found:
 
     @property
     def seeds(self) -> tuple[int, int, int]:
-        """What tells a repetition from another: of the run, of the split, and of the subset."""
+        """The seeds of the run, of the split and of the subset."""
         return self.plan.run.seed, self.plan.split.seed, self.plan.data.seed
 
     @property
@@ -47,19 +47,17 @@ class Found:
         return f"unfinished, {len(self.records)}/{self.plan.run.rounds} rounds"
 
 
-def find(folders: Sequence[Path], scratch: Path | None = None) -> tuple[list[Found], list[str]]:
-    """All runs below the folders or in their reproductions' tables, each once, and a sentence about the damaged.
+def find_runs(folders: Sequence[Path], scratch: Path | None = None) -> tuple[list[FoundRun], list[str]]:
+    """All runs below the folders or listed in their reproduce.json, each once, and a sentence about every damaged one.
 
-    `scratch`: runs in archives are unpacked here; without it they are passed over.
+    `scratch`: runs in archives are unpacked here; without it they are skipped.
     """
     places: dict[Path, tuple[Path, Path]] = {}
     for folder in folders:
-        listed = [place for table in recipes.tables([folder]) for place in table["runs"]]
-        packed = unpack_archived(folder, listed, scratch) if scratch else {}
-        below = [*walk(folder), *(place for place in packed if place.is_relative_to(folder))]
-        known = [
-            place for place in listed if place in packed or all((place / name).is_file() for name in (PLAN, ROUNDS))
-        ]
+        listed = [place for table in recipe_section.load_tables([folder]) for place in table["runs"]]
+        packed = unpack_archived_runs(folder, listed, scratch) if scratch else {}
+        below = [*walk_runs(folder), *(place for place in packed if place.is_relative_to(folder))]
+        known = [place for place in listed if place in packed or is_run(place)]
         here = {place: packed.get(place, place) for place in [*sorted(below, key=lambda place: place.parts), *known]}
         if not here and not folder.is_dir():
             raise UserError(f"{folder} is not a folder; name folders of runs or comparisons")
@@ -70,7 +68,7 @@ def find(folders: Sequence[Path], scratch: Path | None = None) -> tuple[list[Fou
     runs, problems = [], []
     for place, files in places.values():
         try:
-            runs.append(replace(load(files), folder=place))
+            runs.append(replace(load_run(files), folder=place))
         except (UserError, DamagedFileError) as error:
             problems.append(f"{place} was left out: {error}".replace(str(files), str(place)))
     if not runs:
@@ -82,20 +80,20 @@ def is_run(folder: Path) -> bool:
     return (folder / PLAN).is_file() and (folder / ROUNDS).is_file()
 
 
-def walk(folder: Path) -> Iterator[Path]:
+def walk_runs(folder: Path) -> Iterator[Path]:
     for place, files in walk_folders(folder):
         if PLAN in files and ROUNDS in files:
             yield place
 
 
 def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """With their files; shadows and what is being packed are no results."""
+    """Folders and their files, without shadows, checkpoints and hidden folders."""
     for place, below, files in os.walk(folder):
         below[:] = sorted(name for name in below if name not in (AUDIT, CHECKPOINTS) and not name.startswith("."))
         yield Path(place), files
 
 
-def unpack_archived(folder: Path, listed: Sequence[Path], scratch: Path) -> dict[Path, Path]:
+def unpack_archived_runs(folder: Path, listed: Sequence[Path], scratch: Path) -> dict[Path, Path]:
     """Run folder -> where it is now, of all archived runs that are below the folder or listed, and have no folder."""
     archives = [path for place, _ in walk_folders(folder) for path in list_archives(place)]
     archives += filter(None, map(archive_of, [folder, folder / "seed0", *listed]))
@@ -111,28 +109,28 @@ def unpack_archived(folder: Path, listed: Sequence[Path], scratch: Path) -> dict
     return found
 
 
-def load(folder: Path) -> Found:
+def load_run(folder: Path) -> FoundRun:
     plan = load_plan(folder)
     text = (folder / PLAN).read_text(encoding="utf-8-sig")
     summary: Record | None = None
-    if (folder / summaries.NAME).exists() and not continued(folder, plan):
+    if (folder / summaries.NAME).exists() and not is_being_extended(folder, plan):
         summary, records = summaries.finished(folder)
     else:
-        records = so_far(folder / ROUNDS)
-    check(records)
-    return Found(folder, folder, plan, text, records, summary)
+        records = read_rounds_so_far(folder / ROUNDS)
+    check_records(records)
+    return FoundRun(folder, folder, plan, text, records, summary)
 
 
-def continued(folder: Path, plan: Plan) -> bool:
-    """Whether it was finished once, with fewer rounds than it is to have now."""
+def is_being_extended(folder: Path, plan: Plan) -> bool:
+    """Whether it was finished with fewer rounds than its plan asks for now."""
     try:
         return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
     except DamagedFileError:
         return False
 
 
-def so_far(path: Path) -> list[Record]:
-    """The rounds of a run that is not finished; a last line that a kill cut off does not count."""
+def read_rounds_so_far(path: Path) -> list[Record]:
+    """The rounds of an unfinished run, without a last line that a kill cut off."""
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
         return [json.loads(line) for line in whole.splitlines()]
@@ -142,8 +140,8 @@ def so_far(path: Path) -> list[Record]:
         raise DamagedFileError(f"{path.name} is not JSON, a line a round") from None
 
 
-def check(records: Sequence[Any]) -> None:
-    """What everything here counts on; the rest may be missing."""
+def check_records(records: Sequence[Any]) -> None:
+    """Raises unless every record has what the report needs."""
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict) or record.get("round") != number:
             raise DamagedFileError(f"line {number} of {ROUNDS} is not of round {number}")

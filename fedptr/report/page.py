@@ -11,124 +11,125 @@ from importlib.resources import files
 from typing import Any
 
 import fedptr
-from fedptr.report import audits, recipes, tables
-from fedptr.report import series as figures
-from fedptr.report.fedptr_inside import sheets, view
-from fedptr.report.find_runs import Found
-from fedptr.report.group import Group, Series, group, text_of
-from fedptr.report.recipes import Table
-from fedptr.report.splits import class_names, splits
-from fedptr.report.style import styles
+from fedptr.report import audit_section, html_tables, recipe_section
+from fedptr.report import means_over_seeds as figures
+from fedptr.report.fedptr_data import collect_diagnostics, embed_sheets
+from fedptr.report.find_runs import FoundRun
+from fedptr.report.group_runs import Group, Series, group_runs, to_json
+from fedptr.report.recipe_section import Table
+from fedptr.report.series_styles import choose_styles
+from fedptr.report.split_data import collect_splits, load_class_names
 
 BUDGET = 15_000_000  # characters of auxiliary images on a page
 ROWS = 10  # classes on a sheet
-EAGER = "//# allFunctionsCalledOnLoad\n"  # tells Chromium to compile all at once, which is a little faster
+EAGER = "//# allFunctionsCalledOnLoad\n"  # Chromium then compiles all functions at once, which is a little faster
 ROUNDS, COSTS, PRIVATE = {"rounds": "rounds"}, {"seconds": "seconds", "mb": "MB sent"}, {"epsilon": "ε spent"}
 
 
-def page(runs: Sequence[Found], problems: Sequence[str], reproductions: Sequence[Table] = ()) -> str:
-    """The whole file as text; the same runs give the same page. What `fedptr reproduce` found of them comes first."""
-    groups = group(runs)
-    data = [described(one, look) for look in [styles(groups)] for one in groups]
-    spend(data, BUDGET)
-    audited = [audit_part(one, about) for one, about in zip(groups, data, strict=True)]
-    scripts = {name: asset(f"{name}.js") for name in ("theme", "charts", "page")}
+def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions: Sequence[Table] = ()) -> str:
+    """The whole page; the same runs give the same text. The tables of `fedptr reproduce` come first."""
+    groups = group_runs(runs)
+    data = [group_data(one, look) for look in [choose_styles(groups)] for one in groups]
+    limit_sheets(data, BUDGET)
+    audited = [render_group_audits(one, about) for one, about in zip(groups, data, strict=True)]
+    scripts = {name: read_asset(f"{name}.js") for name in ("theme", "charts", "page")}
     from plotly.offline import get_plotlyjs
 
     scripts["plotly"] = EAGER + get_plotlyjs()
     body = "".join([
-        header(runs, groups, problems),
-        *map(recipes.section, reproductions),
-        *(section(i, *parts) for i, parts in enumerate(zip(groups, data, audited, strict=True))),
-        provenance(groups),
-        f'<script type="application/json" id="data">{embedded(data)}</script>',
-        *(script(scripts[name]) for name in ("plotly", "charts", "page")),
+        render_header(runs, groups, problems),
+        *map(recipe_section.render_recipe, reproductions),
+        *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, audited, strict=True))),
+        render_provenance(groups),
+        f'<script type="application/json" id="data">{embed_json(data)}</script>',
+        *(script_element(scripts[name]) for name in ("plotly", "charts", "page")),
     ])  # fmt: skip
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts.values())}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(scripts.values())}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>fedptr report</title><style>{asset('page.css')}</style>{script(scripts['theme'])}</head>\n"
+        f"<title>fedptr report</title><style>{read_asset('page.css')}</style>"
+        f"{script_element(scripts['theme'])}</head>\n"
         f"<body>{body}</body></html>\n"
     )
-    return text.encode("utf-8", "replace").decode("utf-8")  # a path may hold bytes that are no text
+    return text.encode("utf-8", "replace").decode("utf-8")  # a path may hold bytes that are not UTF-8
 
 
-def asset(name: str) -> str:
+def read_asset(name: str) -> str:
     return (files("fedptr.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def script(text: str) -> str:
+def script_element(text: str) -> str:
     return f"<script>{text}</script>\n"
 
 
-def policy(scripts: Any) -> str:
-    """Only the page's own scripts run, whatever else got in, and nothing is loaded from anywhere."""
+def content_policy(scripts: Any) -> str:
+    """Only the page's own scripts run, and nothing is loaded from anywhere."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 
 
-def embedded(data: Any) -> str:
-    """JSON that cannot end the element it is in."""
+def embed_json(data: Any) -> str:
+    """JSON that cannot close the script element around it."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def described(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A group as the charts need it."""
-    found, problems = splits(one)
+def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The data of a group's charts."""
+    found, problems = collect_splits(one)
     return {
         "title": one.title,
-        "series": [drawn(series, look[series.key]) for series in one.series if tables.measured(series)],
+        "series": [series_data(series, look[series.key]) for series in one.series if html_tables.has_accuracy(series)],
         "splits": found,
         "problems": problems,
-        "views": views(one),
+        "views": collect_views(one),
         "audits": [],
     }
 
 
-def drawn(series: Series, look: dict[str, Any]) -> dict[str, Any]:
+def series_data(series: Series, look: dict[str, Any]) -> dict[str, Any]:
     style = {**look, "dash": "1px,4px"} if series.unfinished else look
     return {
         "label": series.label,
         "style": style,
-        "curves": figures.curves(series.runs),
-        "final": figures.final(series.runs),
-        "phases": figures.phases(series.runs),
+        "curves": figures.mean_curves(series.runs),
+        "final": figures.final_results(series.runs),
+        "phases": figures.seconds_by_phase(series.runs),
     }
 
 
-def views(one: Group) -> list[dict[str, Any]]:
-    """FedPTR's view of every run that has one; the pictures of the first run of a series only."""
+def collect_views(one: Group) -> list[dict[str, Any]]:
+    """What FedPTR did inside, for every run that recorded it; pictures only of the first run of a series."""
     found = []
     names = layer_names(one)
     for series in one.series:
         several = len(series.runs) > 1
         for k, run in enumerate(series.runs):
-            about = view(run, names.get(model_of(run)))
-            pictures = sheets(run) if k == 0 else []
+            about = collect_diagnostics(run, names.get(model_key(run)))
+            pictures = embed_sheets(run) if k == 0 else []
             if about is None and not pictures:
                 continue
             label = f"{series.label}, seed {run.plan.run.seed}" if several else series.label
-            classes = class_names(run.plan.data)[:ROWS] if pictures else []
+            classes = load_class_names(run.plan.data)[:ROWS] if pictures else []
             found.append({"label": label, **(about or {"rounds": []}), "sheets": pictures, "classes": classes})
     return found
 
 
 def layer_names(one: Group) -> dict[str, list[str]]:
-    """By model; only a finished run knows them, and serves those that are not."""
-    known = {model_of(run): run.summary.get("layers") for run in one.runs if run.summary}
+    """By model. Only the summary of a finished run has them; unfinished runs of the same model use them too."""
+    known = {model_key(run): run.summary.get("layers") for run in one.runs if run.summary}
     return {model: names for model, names in known.items() if isinstance(names, list)}
 
 
-def model_of(run: Found) -> str:
+def model_key(run: FoundRun) -> str:
     tables_ = run.plan.tables()
-    return text_of([tables_["model"], tables_["data"]])
+    return to_json([tables_["model"], tables_["data"]])
 
 
-def spend(data: Sequence[dict[str, Any]], budget: int) -> None:
-    """Leaves out pictures once they have become too many for one file."""
+def limit_sheets(data: Sequence[dict[str, Any]], budget: int) -> None:
+    """Leaves out pictures beyond `budget` characters."""
     for about in (about for one in data for about in one["views"]):
         size = sum(len(sheet["src"]) for sheet in about["sheets"])
         if size > budget:
@@ -137,10 +138,10 @@ def spend(data: Sequence[dict[str, Any]], budget: int) -> None:
             budget -= size
 
 
-def header(runs: Sequence[Found], groups: Sequence[Group], problems: Sequence[str]) -> str:
+def render_header(runs: Sequence[FoundRun], groups: Sequence[Group], problems: Sequence[str]) -> str:
     unfinished = sum(run.summary is None for run in runs)
-    words = [counted(len(runs), "run"), counted(len({run.plan.method.name for run in runs}), "method")]
-    words += [counted(len(groups), "experimental condition")] + ([f"{unfinished} unfinished"] if unfinished else [])
+    words = [count_noun(len(runs), "run"), count_noun(len({run.plan.method.name for run in runs}), "method")]
+    words += [count_noun(len(groups), "experimental condition")] + ([f"{unfinished} unfinished"] if unfinished else [])
     links = "".join(f'<li><a href="#group{i}">{escape(one.title)}</a></li>' for i, one in enumerate(groups))
     notices = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
     return (
@@ -152,33 +153,33 @@ def header(runs: Sequence[Found], groups: Sequence[Group], problems: Sequence[st
     )
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def section(i: int, one: Group, about: dict[str, Any], audited: str) -> str:
-    """A group: its table, its switches, and places where its charts will be drawn."""
+def render_group(i: int, one: Group, about: dict[str, Any], audited: str) -> str:
+    """A group: its table, its switches, and empty figures that the scripts fill."""
     parts = [f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2>']
     if about["series"]:
         private = any(one["final"]["epsilon"] is not None for one in about["series"])
         costs = COSTS | (PRIVATE if private else {})
         parts += [
-            tables.final_table(one),
+            html_tables.render_final_table(one),
             '<p class="small">Mean over seeds ± 95 % confidence interval (Student’s t) where there are several seeds; '
             "the highest mean of the finished runs is bold. Seconds are of computation, all clients one after another; "
             "MB are up and down together, over all clients.</p>",
-            legend(about["series"]),
-            switch(f"x{i}", "x", "x axis", ROUNDS | costs),
-            charts("accuracy", "loss"),
-            switch(f"cost{i}", "cost", "cost", costs),
-            charts("cost", "phases"),
+            render_legend(about["series"]),
+            render_switch(f"x{i}", "x", "x axis", ROUNDS | costs),
+            render_charts("accuracy", "loss"),
+            render_switch(f"cost{i}", "cost", "cost", costs),
+            render_charts("cost", "phases"),
         ]
-    parts += [split_part(about), view_part(about), audited, "</section>"]
+    parts += [render_splits(about), render_views(about), audited, "</section>"]
     return "".join(parts)
 
 
-def legend(series: Sequence[dict[str, Any]]) -> str:
-    """Boxes that show and hide a series in all charts of the group; the scripts draw the samples of its line."""
+def render_legend(series: Sequence[dict[str, Any]]) -> str:
+    """Checkboxes that show and hide a series in all charts of the group."""
     boxes = "".join(
         f'<label><input type="checkbox" data-series="{j}" checked><svg class="sample" data-series="{j}" width="34" '
         f'height="14" aria-hidden="true"></svg><span>{escape(one["label"])}</span></label>'
@@ -188,7 +189,7 @@ def legend(series: Sequence[dict[str, Any]]) -> str:
     return f'<fieldset class="legend"><legend>shown</legend>{boxes}{several if len(series) > 2 else ""}</fieldset>'
 
 
-def switch(name: str, what: str, words: str, options: dict[str, str]) -> str:
+def render_switch(name: str, what: str, words: str, options: dict[str, str]) -> str:
     boxes = "".join(
         f'<label><input type="radio" name="{name}" data-switch="{what}" value="{value}"'
         f"{' checked' if k == 0 else ''}><span>{escape(text)}</span></label>"
@@ -197,8 +198,8 @@ def switch(name: str, what: str, words: str, options: dict[str, str]) -> str:
     return f'<fieldset class="switch"><legend>{escape(words)}</legend>{boxes}</fieldset>'
 
 
-def charts(*kinds: str, first: str = "") -> str:
-    """Places for charts, side by side where there is room, after something else where there is any."""
+def render_charts(*kinds: str, first: str = "") -> str:
+    """Empty figures for the charts, side by side where there is room, after `first`."""
     places = "".join(
         f'<figure data-chart="{kind}"><div class="plot"></div><figcaption><span class="words"></span>'
         '<button type="button" data-export="png">PNG</button><button type="button" data-export="svg">SVG</button>'
@@ -208,23 +209,23 @@ def charts(*kinds: str, first: str = "") -> str:
     return f'<div class="charts">{first}{places}</div>'
 
 
-def choice(what: str, labels: Sequence[str]) -> str:
-    """A menu, where there is something to choose."""
+def render_menu(what: str, labels: Sequence[str]) -> str:
+    """A menu, hidden when there is nothing to choose."""
     options = "".join(f'<option value="{k}">{escape(label)}</option>' for k, label in enumerate(labels))
     hidden = " hidden" if len(labels) < 2 else ""
     return f'<label class="choice"{hidden}>{what} <select data-choice="{what}">{options}</select></label>'
 
 
-def split_part(about: dict[str, Any]) -> str:
+def render_splits(about: dict[str, Any]) -> str:
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in about["problems"])
     notice = f'<ul class="notice">{problems}</ul>' if problems else ""
     if not about["splits"]:
         return f"<h3>The split</h3>{notice}"
     labels = [f"{one['origin']} ({one['sha256'][:12]})" for one in about["splits"]]
-    return f"<h3>The split</h3>{notice}{choice('split', labels)}{charts('split')}"
+    return f"<h3>The split</h3>{notice}{render_menu('split', labels)}{render_charts('split')}"
 
 
-def view_part(about: dict[str, Any]) -> str:
+def render_views(about: dict[str, Any]) -> str:
     if not about["views"]:
         return ""
     pictures = (
@@ -235,29 +236,33 @@ def view_part(about: dict[str, Any]) -> str:
         "never leaves its owner; in a simulation the pictures are a debugging view.</p></div>"
     )
     return (
-        f"<h3>Inside FedPTR</h3>{choice('run', [one['label'] for one in about['views']])}"
+        f"<h3>Inside FedPTR</h3>{render_menu('run', [one['label'] for one in about['views']])}"
         '<p class="left-out small" hidden>The auxiliary images of this run are left out, as the page would become too '
         "large; make a report of fewer runs.</p>"
-        f"{charts('matching', 'beta', 'cosines', 'reach', 'distances', first=pictures)}"
+        f"{render_charts('matching', 'beta', 'cosines', 'reach', 'distances', first=pictures)}"
     )
 
 
-def audit_part(one: Group, about: dict[str, Any]) -> str:
-    """The group's audits, whose curves become a part of its data."""
-    found, problems = audits.audits(one)
-    about["audits"] = audits.drawn(found)
+def render_group_audits(one: Group, about: dict[str, Any]) -> str:
+    """The section of the group's audits; adds their curves to its data."""
+    found, problems = audit_section.collect_audits(one)
+    about["audits"] = audit_section.chart_data(found)
     kinds = {"roc": "curves", "auxiliary": "series"}
     shown = [kind for kind, name in kinds.items() if any(audit[name] for audit in about["audits"])]
-    menu = choice("audit", [audit["label"] for audit in about["audits"]])
-    return audits.part(found, problems, menu + charts(*shown) if shown else "")
+    menu = render_menu("audit", [audit["label"] for audit in about["audits"]])
+    return audit_section.render_audits(found, problems, menu + render_charts(*shown) if shown else "")
 
 
-def provenance(groups: Sequence[Group]) -> str:
-    parts = ["<section><h2>Plans and runs</h2><h3>What differs</h3>", tables.differences(groups), "<h3>Runs</h3>"]
+def render_provenance(groups: Sequence[Group]) -> str:
+    parts = [
+        "<section><h2>Plans and runs</h2><h3>What differs</h3>",
+        html_tables.render_differences(groups),
+        "<h3>Runs</h3>",
+    ]
     for one in groups:
         parts += [f'<p class="small">{escape(one.title)}</p>'] if len(groups) > 1 else []
         for series in one.series:
-            parts += [tables.run_details(run, series.label, "") for run in series.runs]
+            parts += [html_tables.render_run(run, series.label, "") for run in series.runs]
             again = "repeats a seed, not counted"
-            parts += [tables.run_details(run, series.label, again) for run in series.repeats]
+            parts += [html_tables.render_run(run, series.label, again) for run in series.repeats]
     return "".join([*parts, "</section>"])

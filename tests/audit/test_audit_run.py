@@ -17,7 +17,7 @@ from fedptr.audit.shadows import generator
 from fedptr.audit.target import load
 from fedptr.cli.main import main
 from fedptr.data.split import Split
-from fedptr.report.find_runs import walk
+from fedptr.report.find_runs import walk_runs
 from fedptr.runs import auxiliary_sets
 from fedptr.runs.plan import load_plan, read
 
@@ -88,7 +88,7 @@ def test_shadows_are_the_same_training_on_other_members(overfitted: Path) -> Non
             assert {row for row in after if row < 200} <= set(before), "members stay with their client"
     assert (counts == 4).all(), "every example is in half of the shadows"
     assert len(seeds) == 8
-    assert list(walk(overfitted)) == [overfitted], "shadows are no runs of a report"
+    assert list(walk_runs(overfitted)) == [overfitted], "shadows are no runs of a report"
 
 
 def test_finished_shadows_are_never_trained_again(overfitted: Path) -> None:

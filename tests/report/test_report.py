@@ -16,11 +16,12 @@ from made_runs import made_run
 from fedptr.cli.main import main
 from fedptr.methods import all_methods
 from fedptr.plots import OTHERS, choose_looks
-from fedptr.report import fedptr_inside, series
-from fedptr.report.find_runs import find, load
-from fedptr.report.group import group
-from fedptr.report.page import embedded, page
-from fedptr.report.style import styles
+from fedptr.report import fedptr_data
+from fedptr.report import means_over_seeds as series
+from fedptr.report.find_runs import find_runs, load_run
+from fedptr.report.group_runs import group_runs
+from fedptr.report.page import build_page, embed_json
+from fedptr.report.series_styles import choose_styles
 
 Capture = pytest.CaptureFixture[str]
 
@@ -59,8 +60,8 @@ def test_no_two_methods_look_alike() -> None:
 
 
 def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:
-    runs, problems = find([compared])
-    (one,) = group(runs)
+    runs, problems = find_runs([compared])
+    (one,) = group_runs(runs)
     assert not problems
     assert [(series.label, len(series.runs)) for series in one.series] == [
         ("fedavg", 3), ("scaffold", 3), ("fedptr H=5", 1), ("fedptr H=20", 1),
@@ -72,56 +73,56 @@ def test_other_conditions_are_other_groups(compared: Path, tmp_path: Path) -> No
     made_run(tmp_path / "alpha", tables(split={"alpha": 0.5}))
     made_run(tmp_path / "lr", tables(local={"lr": 0.5}))
     made_run(tmp_path / "aside", tables(seed=7, data={"seed": 3}, output={"pictures": 0}, run={"checkpoint_every": 2}))
-    runs, _ = find([compared, tmp_path])
-    groups = group(runs)
+    runs, _ = find_runs([compared, tmp_path])
+    groups = group_runs(runs)
     assert [one.title for one in groups] == [
         "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds, local.lr=0.01",
         "digits, dirichlet(0.5), 10 clients, 100% participation, 8 rounds, local.lr=0.01",
         "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds, local.lr=0.5",
     ]
     assert {one.label: len(one.runs) for one in groups[0].series}["fedavg"] == 4
-    colours = {one.method: styles(groups)[one.key]["light"] for each in groups for one in each.series}
+    colours = {one.method: choose_styles(groups)[one.key]["light"] for each in groups for one in each.series}
     assert colours["fedavg"] == "#333333"
     assert len(set(colours.values())) == 3
 
 
 def test_the_interval_is_students(compared: Path) -> None:
-    runs = [load(compared / "fedavg" / f"seed{seed}") for seed in range(3)]
+    runs = [load_run(compared / "fedavg" / f"seed{seed}") for seed in range(3)]
     accuracy = [statistics.fmean(100 * r["test_accuracy"] for r in run.records[-5:]) for run in runs]
-    result = series.final(runs)
+    result = series.final_results(runs)
     assert result["accuracy"] == pytest.approx(statistics.fmean(accuracy))
     assert result["half"] == pytest.approx(4.302653 * statistics.stdev(accuracy) / 3**0.5, rel=1e-6)
-    assert series.final(runs[:1])["half"] is None
+    assert series.final_results(runs[:1])["half"] is None
     seconds = [sum(r["seconds"]["total"] for r in run.records) for run in runs]
     assert result["seconds"] == pytest.approx(statistics.fmean(seconds))
     assert result["mb"] == pytest.approx(8 * 0.32)
-    curves = series.curves(runs)
+    curves = series.mean_curves(runs)
     assert curves["rounds"] == list(range(1, 9))
     assert curves["mb"][-1] == pytest.approx(8 * 0.32)
     third = [100 * run.records[2]["test_accuracy"] for run in runs]
     assert curves["accuracy"]["mean"][2] == pytest.approx(statistics.fmean(third), rel=1e-4)
     width = curves["accuracy"]["high"][2] - curves["accuracy"]["low"][2]
     assert width == pytest.approx(2 * 4.302653 * statistics.stdev(third) / 3**0.5, rel=1e-2)
-    assert "low" not in series.curves(runs[:1])["accuracy"]
+    assert "low" not in series.mean_curves(runs[:1])["accuracy"]
 
 
 def test_phases_add_up(compared: Path) -> None:
-    run = load(compared / "H5")
-    phases = series.phases([run])
+    run = load_run(compared / "H5")
+    phases = series.seconds_by_phase([run])
     assert set(phases) == {"training", "matching", "projection", "aggregation", "evaluation", "other"}
     assert sum(phases.values()) == pytest.approx(statistics.fmean(r["seconds"]["total"] for r in run.records))
 
 
 def test_a_repeated_seed_does_not_narrow_the_interval(compared: Path, tmp_path: Path) -> None:
     made_run(tmp_path / "again", tables("scaffold", 1))
-    runs, _ = find([compared, tmp_path])
-    found = next(one for one in group(runs)[0].series if one.method == "scaffold")
+    runs, _ = find_runs([compared, tmp_path])
+    found = next(one for one in group_runs(runs)[0].series if one.method == "scaffold")
     assert (len(found.runs), len(found.repeats)) == (3, 1)
-    assert "repeats a seed, not counted" in page(runs, [])
+    assert "repeats a seed, not counted" in build_page(runs, [])
 
 
 def test_a_folder_that_is_named_twice_is_shown_once(compared: Path) -> None:
-    runs, _ = find([compared, compared / "fedavg", compared / "fedavg" / ".." / "H5"])
+    runs, _ = find_runs([compared, compared / "fedavg", compared / "fedavg" / ".." / "H5"])
     assert len(runs) == 8
 
 
@@ -131,9 +132,9 @@ def test_unfinished_runs_are_shown_as_far_as_they_got(compared: Path, tmp_path: 
         file.write(b'{"round": 4, "test_acc')  # a kill in the middle of a line
     made_run(tmp_path / "none", tables("feddc"), finished=False, rounds=1)
     (tmp_path / "none" / "rounds.jsonl").write_bytes(b"")
-    runs, problems = find([compared, tmp_path])
+    runs, problems = find_runs([compared, tmp_path])
     assert not problems
-    text = page(runs, problems)
+    text = build_page(runs, problems)
     (one,) = data_of(text)
     found = {each["label"]: each for each in one["series"]}
     half = found["fedavg, seed 5 (unfinished, 3/8 rounds)"]
@@ -175,7 +176,7 @@ def test_a_damaged_split_or_picture_costs_only_itself(tmp_path: Path) -> None:
     made_run(tmp_path / "run", tables("fedptr"))
     (tmp_path / "run" / "split.json").write_text("{}")
     (tmp_path / "run" / "auxiliary" / "round0003.png").write_bytes(b"no picture")
-    (one,) = data_of(page(*find([tmp_path])))
+    (one,) = data_of(build_page(*find_runs([tmp_path])))
     assert not one["splits"]
     assert "is not a split" in one["problems"][0]
     assert [sheet["round"] for sheet in one["views"][0]["sheets"]] == [1, 2, 4, 5, 6, 7, 8]
@@ -207,15 +208,15 @@ def test_bad_input_is_one_sentence(compared: Path, tmp_path: Path, capsys: Captu
 
 
 def test_the_view_of_fedptr(compared: Path) -> None:
-    run = load(compared / "H5")
+    run = load_run(compared / "H5")
     assert run.summary
-    found = fedptr_inside.view(run, run.summary["layers"])
+    found = fedptr_data.collect_diagnostics(run, run.summary["layers"])
     assert found
     assert found["match_before"][:3] == [None] * 3, "nothing is matched before warm-up"
     assert found["match_after"][5] == pytest.approx(0.8 * found["match_before"][5], rel=1e-3)
     assert found["layers"][0] == "features.0.weight"
     assert found["distances"][0][7] == pytest.approx(0.2 * (1 + 1 / 8), rel=1e-3)
-    assert fedptr_inside.view(load(compared / "fedavg" / "seed0"), None) is None
+    assert fedptr_data.collect_diagnostics(load_run(compared / "fedavg" / "seed0"), None) is None
 
 
 def test_fuzzed_runs_are_shown_or_left_out(tmp_path: Path) -> None:
@@ -229,36 +230,36 @@ def test_fuzzed_runs_are_shown_or_left_out(tmp_path: Path) -> None:
     for k in range(120):
         first, last = rng.choice(numbers)
         path.write_bytes(whole[:first] + rng.choice(odd) + whole[last:] if k % 2 else damage(whole, rng))
-        runs, problems = find([tmp_path])
+        runs, problems = find_runs([tmp_path])
         assert len(runs) + len(problems) == 2
-        data_of(page(runs, problems))
+        data_of(build_page(runs, problems))
 
 
 def test_long_runs_are_thinned() -> None:
-    kept = series.thin(10_000)
+    kept = series.thin_positions(10_000)
     assert len(kept) == series.POINTS
     assert (kept[0], kept[-1]) == (0, 9_999)
-    assert series.thin(3) == [0, 1, 2]
-    assert series.thin(0) == []
+    assert series.thin_positions(3) == [0, 1, 2]
+    assert series.thin_positions(0) == []
 
 
 def test_pictures_beyond_the_budget_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("fedptr", "fedptr-s"):
         made_run(tmp_path / method, tables(method))
-    first = data_of(page(*find([tmp_path])))[0]["views"]
+    first = data_of(build_page(*find_runs([tmp_path])))[0]["views"]
     assert [len(one["sheets"]) for one in first] == [8, 8]
     monkeypatch.setattr("fedptr.report.page.BUDGET", sum(len(sheet["src"]) for sheet in first[0]["sheets"]))
-    less = data_of(page(*find([tmp_path])))[0]["views"]
+    less = data_of(build_page(*find_runs([tmp_path])))[0]["views"]
     assert [len(one["sheets"]) for one in less] == [8, 0]
     assert less[1]["left_out"]
 
 
 def test_the_same_runs_give_the_same_page(compared: Path) -> None:
-    assert page(*find([compared])) == page(*find([compared]))
+    assert build_page(*find_runs([compared])) == build_page(*find_runs([compared]))
 
 
 def test_json_cannot_end_its_element() -> None:
-    text = embedded(["</script><!--", "&lt;"])
+    text = embed_json(["</script><!--", "&lt;"])
     assert not set("<>&") & set(text)
     assert json.loads(text) == ["</script><!--", "&lt;"]
 
@@ -291,7 +292,7 @@ def test_a_reproduction_is_shown_beside_the_paper(reproduced: Path, tmp_path: Pa
     out = tmp_path / "page.html"
     assert main(["report", str(reproduced), "-o", str(out)]) == 0
     text = out.read_text()
-    assert len(find([reproduced])[0]) == 2, "the runs that its table names, as far as they are there"
+    assert len(find_runs([reproduced])[0]) == 2, "the runs that its table names, as far as they are there"
     for words in (
         "41.2 ± 0.4",
         "paper 69.0",
@@ -308,7 +309,7 @@ def test_a_reproduction_does_not_lead_out_of_its_folder(reproduced: Path, tmp_pa
     path = reproduced / "reproduce.json"
     made_run(tmp_path.parent / "elsewhere" / "run", tables())
     path.write_text(path.read_text().replace("runs/fedptr/seed0", "../elsewhere/run"))
-    assert len(find([reproduced])[0]) == 1
+    assert len(find_runs([reproduced])[0]) == 1
 
 
 def test_fuzzed_reproductions_are_shown_or_refused(reproduced: Path, tmp_path: Path, capsys: Capture) -> None:

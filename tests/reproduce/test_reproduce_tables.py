@@ -10,7 +10,7 @@ import pytest
 from smoke_recipe import smoke
 
 from fedptr.cli.main import main
-from fedptr.report.recipes import entry
+from fedptr.report.recipe_section import render_cell
 from fedptr.reproduce import tables
 from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, load, names
@@ -84,7 +84,7 @@ def test_a_gap_of_nothing_has_no_minus() -> None:
     outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 1, wanted, done, {})
     assert "| +0.00 (+6.94) one seed |" in tables.markdown(outcome)
     cell = {"column": "adaptive", "mean": 40.0, "gap": -0.04, "paper_gap": -0.01, "accuracies": {"0": 1}, "folders": []}
-    assert "<span>+0.0 (+0.0)</span>" in entry(cell, {"reference": "fixed"})
+    assert "<span>+0.0 (+0.0)</span>" in render_cell(cell, {"reference": "fixed"})
 
 
 def test_a_column_may_be_measured_against_another_than_the_reference() -> None:
@@ -110,8 +110,8 @@ def test_a_column_may_be_measured_against_another_than_the_reference() -> None:
         ("scaffold", "10.0"),
     ]
     data = outcome.jsonable(Path())
-    assert "<span>+10.0 to scaffold</span>" in entry(data["cells"][2], data)
-    assert "<span>-20.0</span>" in entry(data["cells"][1], data)
+    assert "<span>+10.0 to scaffold</span>" in render_cell(data["cells"][2], data)
+    assert "<span>-20.0</span>" in render_cell(data["cells"][1], data)
 
 
 @pytest.mark.parametrize("name", names())

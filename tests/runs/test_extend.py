@@ -20,7 +20,7 @@ from fedptr import atomic_files
 from fedptr.cli.main import main
 from fedptr.compute import choose
 from fedptr.methods import all_methods
-from fedptr.report.find_runs import find
+from fedptr.report.find_runs import find_runs
 from fedptr.runs import runner
 from fedptr.runs.checkpoint import Store
 from fedptr.runs.compare import ORDER
@@ -305,7 +305,7 @@ def eager(plan: Plan) -> Plan:
 
 def test_the_report_of_a_run_that_is_getting_longer(short: Path, capsys: Capture) -> None:
     subprocess.run([sys.executable, "-c", KILLED, "training", "resume", str(short), "--rounds", "6"], check=False)
-    (found,), problems = find([short])
+    (found,), problems = find_runs([short])
     assert found.state == "unfinished, 5/6 rounds"
     assert not problems
 

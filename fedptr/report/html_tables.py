@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from fedptr.report.find_runs import PLAN, Found
-from fedptr.report.group import Group, Series, shown, text_of
-from fedptr.report.series import evaluated, final
+from fedptr.report.find_runs import PLAN, FoundRun
+from fedptr.report.group_runs import Group, Series, show_value, to_json
+from fedptr.report.means_over_seeds import evaluated_rounds, final_results
 from fedptr.runs.same_run import shared_by_seeds
 
 FACTS = {  # of a summary, with their names on the page
@@ -25,8 +25,8 @@ FACTS = {  # of a summary, with their names on the page
 }
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """Cells are HTML; the first `words` columns are text, the others numbers. It scrolls by itself when it is wide."""
+def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A table that scrolls when it is wide. Cells are HTML; the first `words` columns are text, the others numbers."""
     kinds = ["" if i < words else ' class="number"' for i in range(len(headings))]
     head = "".join(
         f'<th scope="col"{kind}>{escape(heading)}</th>' for heading, kind in zip(headings, kinds, strict=True)
@@ -37,8 +37,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def final_table(group: Group) -> str:
-    results = [(series, final(series.runs)) for series in group.series if measured(series)]
+def render_final_table(group: Group) -> str:
+    results = [(series, final_results(series.runs)) for series in group.series if has_accuracy(series)]
     complete = [result["accuracy"] for series, result in results if not series.unfinished]
     rows = []
     for series, result in results:
@@ -49,56 +49,56 @@ def final_table(group: Group) -> str:
         rounds = result["rounds"]
         rows.append([
             escape(series.label), accuracy, str(result["seeds"]), f"{result['best']:.2f}",
-            significant(result["seconds"]), significant(result["seconds"] / rounds),
-            significant(result["mb"]), significant(result["mb"] / rounds),
+            format_significant(result["seconds"]), format_significant(result["seconds"] / rounds),
+            format_significant(result["mb"]), format_significant(result["mb"] / rounds),
         ])  # fmt: skip
     headings = ["method", "accuracy %, last 5 rounds", "seeds", "best %", "seconds", "s/round", "MB", "MB/round"]
-    return table(headings, rows)
+    return render_table(headings, rows)
 
 
-def measured(series: Series) -> bool:
-    """Whether there is anything to draw; a run may have been stopped before its first evaluation."""
-    return all(evaluated(run) for run in series.runs)
+def has_accuracy(series: Series) -> bool:
+    """False if a run was stopped before its first evaluation."""
+    return all(evaluated_rounds(run) for run in series.runs)
 
 
-def significant(value: float) -> str:
-    """Three digits, and all of those before the point.
+def format_significant(value: float) -> str:
+    """Three significant digits, or all digits before the point.
 
-    >>> significant(0.01234), significant(12.34), significant(123456.7)
+    >>> format_significant(0.01234), format_significant(12.34), format_significant(123456.7)
     ('0.0123', '12.3', '123,457')
     """
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def differences(groups: Sequence[Group]) -> str:
-    """One row for each series, with the settings in which any two plans differ that both have them."""
+def render_differences(groups: Sequence[Group]) -> str:
+    """One row for each series, with the settings in which plans differ."""
     plans = [(series, shared_by_seeds(series.runs[0].plan)) for group in groups for series in group.series]
     names: list[str] = []
     for name in dict.fromkeys(name for _, plan in plans for name in plan):
-        values = {text_of(plan[name]) for _, plan in plans if name in plan}
+        values = {to_json(plan[name]) for _, plan in plans if name in plan}
         if len(values) > 1:
             names.append(name)
     rows = []
     for series, plan in plans:
-        cells = [escape(shown(plan[name])) if name in plan else "–" for name in names]
-        rows.append([escape(series.label), escape(seeds(series)), *cells])
+        cells = [escape(show_value(plan[name])) if name in plan else "–" for name in names]
+        rows.append([escape(series.label), escape(list_seeds(series)), *cells])
     headings = ["series", "seeds", *names]
-    return table(headings, rows, words=len(headings))
+    return render_table(headings, rows, words=len(headings))
 
 
-def seeds(series: Series) -> str:
+def list_seeds(series: Series) -> str:
     return ", ".join(str(run.plan.run.seed) for run in series.runs)
 
 
-def run_details(run: Found, label: str, note: str) -> str:
-    """Everything that is known about a run, folded up."""
-    facts = [("state", run.state), ("seeds", seed_words(run))]
+def render_run(run: FoundRun, label: str, note: str) -> str:
+    """A run's state, seeds, checksums, versions and plan, folded up."""
+    facts = [("state", run.state), ("seeds", describe_seeds(run))]
     if run.summary is not None:
-        facts += [(words, shown(run.summary[name])) for name, words in FACTS.items() if name in run.summary]
-        facts += [("versions", versions(run.summary.get("versions")))]
+        facts += [(words, show_value(run.summary[name])) for name, words in FACTS.items() if name in run.summary]
+        facts += [("versions", describe_versions(run.summary.get("versions")))]
     lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     command = escape(f"fedptr run {shlex.quote(str(run.folder / PLAN))}")
-    seed = "" if run.summary is None else f", seed {run.plan.run.seed}"  # it is in an unfinished run's label
+    seed = "" if run.summary is None else f", seed {run.plan.run.seed}"  # an unfinished run's label has it
     heading = escape(label) + seed + (f" <em>{escape(note)}</em>" if note else "")
     return (
         f'<details class="run"><summary>{heading} <code>{escape(str(run.folder))}</code></summary>'
@@ -107,9 +107,9 @@ def run_details(run: Found, label: str, note: str) -> str:
     )
 
 
-def seed_words(run: Found) -> str:
+def describe_seeds(run: FoundRun) -> str:
     return "run {}, split {}, subset {}".format(*run.seeds)
 
 
-def versions(found: Any) -> str:
+def describe_versions(found: Any) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items()) if isinstance(found, dict) else "unknown"

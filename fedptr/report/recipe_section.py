@@ -1,4 +1,4 @@
-"""A recipe's table on the page: our numbers, the paper's beside them, and what can be said of both."""
+"""A recipe's table on the page: our numbers, the paper's beside them, and a verdict on the gaps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NAME = "reproduce.json"
 LARGEST = 20_000_000  # bytes
 
 
-def tables(folders: Iterable[Path]) -> list[Table]:
-    """Of those folders that have one."""
-    return [load(folder) for folder in folders if (folder / NAME).is_file()]
+def load_tables(folders: Iterable[Path]) -> list[Table]:
+    """The tables of the folders that have one."""
+    return [load_table(folder) for folder in folders if (folder / NAME).is_file()]
 
 
-def load(folder: Path) -> Table:
+def load_table(folder: Path) -> Table:
     """What `fedptr reproduce` wrote about a recipe."""
     path = folder / NAME
     try:
@@ -43,21 +43,21 @@ def load(folder: Path) -> Table:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path} is not what `fedptr reproduce` writes; run its recipe again") from None
-    return {**data, "runs": [place for name in folders if (place := inside(folder.parent, name))]}
+    return {**data, "runs": [place for name in folders if (place := folder_below(folder.parent, name))]}
 
 
-def inside(base: Path, name: str) -> Path | None:
-    """A run's folder, if it is one below the folder of all results."""
+def folder_below(base: Path, name: str) -> Path | None:
+    """The folder of this name, unless it lies outside of `base`."""
     place = base / name
     return place if place.resolve().is_relative_to(base.resolve()) else None
 
 
-def section(data: Table) -> str:
-    rows, columns = ordered(data, "row"), ordered(data, "column")
+def render_recipe(data: Table) -> str:
+    rows, columns = list_labels(data, "row"), list_labels(data, "column")
     cells = {(cell["row"], cell["column"]): cell for cell in data["cells"]}
     seeds = max((len(cell["accuracies"]) for cell in data["cells"]), default=0)
     grid = [["", *map(escape, columns)]]
-    grid += [[escape(row), *(entry(cells.get((row, name)), data) for name in columns)] for row in rows]
+    grid += [[escape(row), *(render_cell(cells.get((row, name)), data) for name in columns)] for row in rows]
     names, *lines = turned(grid, len(columns))
     head = "".join(f'<th class="number">{name}</th>' for name in names[1:])
     body = "".join(
@@ -67,7 +67,7 @@ def section(data: Table) -> str:
     measure = str(data.get("measure", "Accuracy (%), mean of the last five rounds"))
     several = f"mean ± 95 % confidence interval of {seeds} seeds, or of [n]" if seeds > 1 else "one seed"
     return (
-        f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{reduced(data)}'
+        f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{render_reductions(data)}'
         f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, our '
         f"gap to {escape(data['reference'])} with the paper’s in brackets, and a verdict on the gap. "
@@ -75,49 +75,49 @@ def section(data: Table) -> str:
     )
 
 
-def ordered(data: Table, what: str) -> list[str]:
+def list_labels(data: Table, what: str) -> list[str]:
     return list(dict.fromkeys(cell[what] for cell in data["cells"]))
 
 
-def reduced(data: Table) -> str:
-    """What the scale took away, in a fold."""
+def render_reductions(data: Table) -> str:
+    """What the scale reduced, folded up."""
     if not data["reduced"]:
         return '<p class="small">The paper’s size: nothing was reduced.</p>'
-    items = "".join(
-        f"<li><code>{escape(place)}</code>: {escape(listed(both, 'paper'))} → {escape(listed(both, 'here'))}</li>"
-        for place, both in data["reduced"].items()
-        if isinstance(both, dict)
-    )
+    changes = {place: both for place, both in data["reduced"].items() if isinstance(both, dict)}
+    words = {
+        place: " → ".join(list_values(both, side) for side in ("paper", "here")) for place, both in changes.items()
+    }
+    items = "".join(f"<li><code>{escape(place)}</code>: {escape(text)}</li>" for place, text in words.items())
     return (
         f"<details><summary>Scale <code>{escape(data['scale'])}</code>: reduced, so accuracies cannot be compared with "
         f"the paper’s, but gaps and order can</summary><ul class='small'>{items}</ul></details>"
     )
 
 
-def listed(both: dict[str, Any], what: str) -> str:
+def list_values(both: dict[str, Any], what: str) -> str:
     values = both.get(what)
     return ", ".join("all" if value == 0 else str(value) for value in values) if isinstance(values, list) else "?"
 
 
-def entry(cell: dict[str, Any] | None, data: Table) -> str:
-    """Our number, the paper's, the gaps and the verdict, a line each."""
+def render_cell(cell: dict[str, Any] | None, data: Table) -> str:
+    """Our number, the paper's, the gap and the verdict, one per line."""
     if cell is None or not is_usable_number(cell.get("mean")):
         return "failed" if cell and cell.get("failures") else "–"
     few = f" [{len(cell['accuracies'])}]" if len(cell["accuracies"]) < len(cell["folders"]) else ""
-    lines = [f"<strong>{with_interval(cell, 'mean', 'ci95', '.1f')}</strong>{few}"]
+    lines = [f"<strong>{format_interval(cell, 'mean', 'ci95', '.1f')}</strong>{few}"]
     if is_usable_number(cell.get("paper")):
         lines.append(f'<span class="paper">paper {cell["paper"]:.1f}</span>')
     if cell["column"] != data["reference"] and is_usable_number(cell.get("gap")):
         theirs = f" ({cell['paper_gap']:+z.1f})" if is_usable_number(cell.get("paper_gap")) else ""
         against = str(cell.get("against", data["reference"]))
         other = f" to {escape(against)}" if against != data["reference"] else ""
-        lines.append(f"<span>{with_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}{other}</span>")
+        lines.append(f"<span>{format_interval(cell, 'gap', 'gap_ci95', '+z.1f')}{theirs}{other}</span>")
     verdict = cell.get("verdict")
     if verdict in MEANING:
         lines.append(f'<span class="verdict {verdict.split()[0]}">{escape(verdict)}</span>')
     return "<br>".join(lines)
 
 
-def with_interval(cell: dict[str, Any], mean: str, half: str, form: str) -> str:
+def format_interval(cell: dict[str, Any], mean: str, half: str, form: str) -> str:
     several = len(cell["accuracies"]) > 1 and is_usable_number(cell.get(half))
     return f"{cell[mean]:{form}}" + (f" ± {cell[half]:.1f}" if several else "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedptr.methods import all_methods
-from fedptr.report.find_runs import Found
+from fedptr.report.find_runs import FoundRun
 from fedptr.runs.compare import describe
 from fedptr.runs.plan import Plan
 from fedptr.runs.same_run import Settings, identity, shared_by_seeds
@@ -24,8 +24,8 @@ class Series:
     label: str
     method: str
     key: str  # the same for the same method and settings in every group
-    runs: list[Found]
-    repeats: list[Found]  # of a seed that is there already: they say nothing new
+    runs: list[FoundRun]
+    repeats: list[FoundRun]  # of a seed that `runs` has already; not counted
 
     @property
     def unfinished(self) -> bool:
@@ -38,44 +38,47 @@ class Group:
     series: list[Series]
 
     @property
-    def runs(self) -> list[Found]:
+    def runs(self) -> list[FoundRun]:
         return [run for series in self.series for run in (*series.runs, *series.repeats)]
 
 
-def group(runs: Sequence[Found]) -> list[Group]:
-    """In the order in which the runs were found."""
-    by_condition: dict[str, list[Found]] = {}
+def group_runs(runs: Sequence[FoundRun]) -> list[Group]:
+    """Groups in the order in which their first runs were found."""
+    by_condition: dict[str, list[FoundRun]] = {}
     for run in runs:
-        by_condition.setdefault(text_of(condition(run.plan)), []).append(run)
-    differ = differing([condition(members[0].plan) for members in by_condition.values()]) - DESCRIBED
-    named = method_differences(runs)
+        by_condition.setdefault(to_json(condition_settings(run.plan)), []).append(run)
+    differ = find_differing([condition_settings(members[0].plan) for members in by_condition.values()]) - DESCRIBED
+    named = find_method_differences(runs)
     groups = []
     for members in by_condition.values():
         plan = members[0].plan
         covered = {"split.alpha"} if "dirichlet" in plan.split.kind else set()
-        extra = words({name: value for name, value in condition(plan).items() if name in differ - covered})
-        groups.append(Group(describe(plan) + (f", {extra}" if extra else ""), series_of(members, named)))
+        extra = describe_settings(
+            {name: value for name, value in condition_settings(plan).items() if name in differ - covered}
+        )
+        groups.append(Group(describe(plan) + (f", {extra}" if extra else ""), make_series(members, named)))
     return groups
 
 
-def series_of(members: Sequence[Found], named: dict[str, set[str]]) -> list[Series]:
+def make_series(members: Sequence[FoundRun], named: dict[str, set[str]]) -> list[Series]:
     found: dict[tuple[str, str], Series] = {}
     for run in members:
         method, settings = run.plan.method.name, method_settings(run.plan)
-        label = f"{method} {words({name: settings[name] for name in sorted(named[method] & set(settings))})}".strip()
+        told = {name: settings[name] for name in sorted(named[method] & set(settings))}
+        label = f"{method} {describe_settings(told)}".strip()
         apart = ""
         if run.summary is None:
             apart = str(run.folder)
             label += f", seed {run.plan.run.seed} ({run.state})"
-        key = method + text_of(settings)
+        key = method + to_json(settings)
         series = found.setdefault((key, apart), Series(label, method, key, [], []))
         known = {other.seeds for other in series.runs}
         (series.repeats if run.seeds in known else series.runs).append(run)
-    return sorted(found.values(), key=order)
+    return sorted(found.values(), key=sort_key)
 
 
-def order(series: Series) -> tuple[bool, int, list[Any]]:
-    """As in the tables of papers; methods nobody knows here come last, and after all what is not finished."""
+def sort_key(series: Series) -> tuple[bool, int, list[Any]]:
+    """Methods in the order of the paper, then unknown methods, then unfinished runs."""
     known = list(all_methods())
     place = known.index(series.method) if series.method in known else len(known)
     # H=5 before H=20
@@ -83,27 +86,27 @@ def order(series: Series) -> tuple[bool, int, list[Any]]:
     return series.unfinished, place, natural
 
 
-def method_differences(runs: Iterable[Found]) -> dict[str, set[str]]:
+def find_method_differences(runs: Iterable[FoundRun]) -> dict[str, set[str]]:
     """For each method, the settings in which its runs differ anywhere on the page."""
     plans: dict[str, list[Settings]] = {}
     for run in runs:
         plans.setdefault(run.plan.method.name, []).append(method_settings(run.plan))
-    return {method: differing(settings) for method, settings in plans.items()}
+    return {method: find_differing(settings) for method, settings in plans.items()}
 
 
-def differing(tables: Sequence[Settings]) -> set[str]:
+def find_differing(tables: Sequence[Settings]) -> set[str]:
     """The names whose values are not the same in all tables."""
     names = {name for table in tables for name in table}
-    return {name for name in names if len({text_of(table.get(name)) for table in tables}) > 1}
+    return {name for name in names if len({to_json(table.get(name)) for table in tables}) > 1}
 
 
-def condition(plan: Plan) -> Settings:
+def condition_settings(plan: Plan) -> Settings:
     of_method = ("method.", "privacy.")
     return {name: value for name, value in shared_by_seeds(plan).items() if not name.startswith(of_method)}
 
 
 def method_settings(plan: Plan) -> Settings:
-    """With the privacy it promises, where it does: what that costs is to be seen beside the method without."""
+    """A method with differential privacy or secure aggregation is a series of its own, beside the plain method."""
     told = {name: value for name, value in shared_by_seeds(plan).items() if name.startswith("method.")}
     private = identity(plan) if plan.privacy.clip or plan.privacy.secure else {}
     return {
@@ -112,15 +115,15 @@ def method_settings(plan: Plan) -> Settings:
     }
 
 
-def words(settings: Settings) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
+def describe_settings(settings: Settings) -> str:
+    return ", ".join(f"{name}={show_value(value)}" for name, value in settings.items())
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def text_of(value: Any) -> str:
+def to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedptr.data.split import Split, measure_heterogeneity
 from fedptr.errors import UserError
-from fedptr.report.find_runs import Found
-from fedptr.report.group import Group
+from fedptr.report.find_runs import FoundRun
+from fedptr.report.group_runs import Group
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import DataPlan
 
@@ -19,8 +19,8 @@ DIFFERENT = 5  # splits of a group that are shown
 Labels = tuple[np.ndarray[Any, np.dtype[Any]], tuple[str, ...]]
 
 
-def splits(group: Group) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every split that a group's runs use, up to a few, and why others cannot be shown."""
+def collect_splits(group: Group) -> tuple[list[dict[str, Any]], list[str]]:
+    """The splits that a group's runs use, at most DIFFERENT, and why some cannot be shown."""
     found: dict[str, dict[str, Any]] = {}
     problems: dict[str, None] = {}
     for run in group.runs:
@@ -29,14 +29,14 @@ def splits(group: Group) -> tuple[list[dict[str, Any]], list[str]]:
         try:
             split = Split.load(run.files / "split.json")
             if split.sha256 not in found:
-                found[split.sha256] = described(split, run)
+                found[split.sha256] = describe_split(split, run)
         except UserError as error:
             problems[str(error).replace(str(run.files), str(run.folder))] = None
     return list(found.values()), list(problems)
 
 
-def described(split: Split, run: Found) -> dict[str, Any]:
-    train_y, classes = labels(run.plan.data)
+def describe_split(split: Split, run: FoundRun) -> dict[str, Any]:
+    train_y, classes = load_labels(run.plan.data)
     if len(train_y) != split.samples:
         raise UserError(f"the split of {run.folder} is for {split.samples} samples but the dataset has {len(train_y)}")
     counts = split.counts(train_y, len(classes))
@@ -51,14 +51,14 @@ def described(split: Split, run: Found) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def labels(plan: DataPlan) -> Labels:
-    """Of the training set, with the names of the classes."""
+def load_labels(plan: DataPlan) -> Labels:
+    """The labels of the training set, and the names of the classes."""
     dataset = load_data(plan)
     return np.asarray(dataset.train_y), dataset.classes
 
 
-def class_names(plan: DataPlan) -> list[str]:
+def load_class_names(plan: DataPlan) -> list[str]:
     try:
-        return list(labels(plan)[1])
+        return list(load_labels(plan)[1])
     except UserError:
         return []

@@ -1,6 +1,6 @@
 """The privacy audits of a group's runs: tables, ROC curves, what auxiliary sets give away, and the closest pairs.
 
-audit.json may have been written by anybody: what is not as `fedptr audit` writes it is left out, and that is said.
+Anybody may have written audit.json: a file that is not as `fedptr audit` writes it is left out, and the page says so.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from fedptr.audit import result, table
 from fedptr.audit.read_audit import STARTS, Audit, parts
 from fedptr.errors import UserError
-from fedptr.report import tables
-from fedptr.report.fedptr_inside import embedded
-from fedptr.report.find_runs import Found
-from fedptr.report.group import Group
+from fedptr.report.fedptr_data import embed_image
+from fedptr.report.find_runs import FoundRun
+from fedptr.report.group_runs import Group
+from fedptr.report.html_tables import render_table
 from fedptr.runs.folder import AUDIT
 
 
-def audits(one: Group) -> tuple[list[Audit], list[str]]:
-    """Every audited run, and why others cannot be shown; pictures of the first run of a series only."""
+def collect_audits(one: Group) -> tuple[list[Audit], list[str]]:
+    """The audits of a group, and why some cannot be shown; pictures only of the first run of a series."""
     found, problems = [], []
     for series in one.series:
         several = len(series.runs) > 1
@@ -34,33 +34,35 @@ def audits(one: Group) -> tuple[list[Audit], list[str]]:
                 continue
             label = f"{series.label}, seed {run.plan.run.seed}" if several else series.label
             label += ", trained again on half of the examples" if about["target"] == "half" else ""
-            found.append({**about, "label": label, "pictures": pictures(run, about) if k == 0 else []})
+            found.append({**about, "label": label, "pictures": embed_pairs(run, about) if k == 0 else []})
     return found, problems
 
 
-def pictures(run: Found, about: Audit) -> list[dict[str, Any]]:
+def embed_pairs(run: FoundRun, about: Audit) -> list[dict[str, Any]]:
     starts = about["auxiliary"]["series"] if about["auxiliary"] else ()
-    found = [(init, embedded(run.files / AUDIT / f"pairs-{init}.png")) for init in starts]
+    found = [(init, embed_image(run.files / AUDIT / f"pairs-{init}.png")) for init in starts]
     return [{"init": init, **picture} for init, picture in found if picture]
 
 
-def drawn(found: Sequence[Audit]) -> list[Audit]:
-    """What the charts need."""
+def chart_data(found: Sequence[Audit]) -> list[Audit]:
+    """The numbers that the charts need."""
     return [
         {
             "label": one["label"],
             "curves": [{"name": name, **numbers["roc"]} for name, numbers in one["attacks"].items()],
-            "series": [line for init, entries in series_of(one).items() for line in lines(init, entries)],
+            "series": [
+                line for init, entries in auxiliary_series(one).items() for line in auxiliary_lines(init, entries)
+            ],
         }
         for one in found
     ]
 
 
-def series_of(one: Audit) -> dict[str, list[Audit]]:
+def auxiliary_series(one: Audit) -> dict[str, list[Audit]]:
     return one["auxiliary"]["series"] if one["auxiliary"] else {}
 
 
-def lines(init: str, entries: list[Audit]) -> list[Audit]:
+def auxiliary_lines(init: str, entries: list[Audit]) -> list[Audit]:
     rounds = [entry["round"] for entry in entries]
     aucs = {
         f"AUC of {words}": [entry[name]["auc"] if entry[name] else None for entry in entries]
@@ -70,8 +72,8 @@ def lines(init: str, entries: list[Audit]) -> list[Audit]:
     return [{"init": init, "name": f"{init}: {name}", "x": rounds, "y": y} for name, y in values.items()]
 
 
-def part(found: Sequence[Audit], problems: Sequence[str], charts: str) -> str:
-    """The section of a group; `charts` are the places for its ROC curves and the like."""
+def render_audits(found: Sequence[Audit], problems: Sequence[str], charts: str) -> str:
+    """The section of a group; `charts` is the HTML for its charts, which scripts draw."""
     if not found and not problems:
         return ""
     notices = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
@@ -84,15 +86,16 @@ def part(found: Sequence[Audit], problems: Sequence[str], charts: str) -> str:
         "its threshold chosen on one half of the examples and scored on the other; the oracle’s in hindsight. "
         "Intervals are over examples (bootstrap)."
     )
-    numbers = tables.table(["run", "attack", *table.HEADINGS], rows, words=2) + f'<p class="small">{words}</p>'
-    return "".join([f"<h3>Privacy audit</h3>{notice}", numbers if rows else "", charts, *map(folded, found)])
+    numbers = render_table(["run", "attack", *table.HEADINGS], rows, words=2) + f'<p class="small">{words}</p>'
+    details = map(render_audit_details, found)
+    return "".join([f"<h3>Privacy audit</h3>{notice}", numbers if rows else "", charts, *details])
 
 
-def folded(one: Audit) -> str:
-    """By client, and the auxiliary sets of a run."""
+def render_audit_details(one: Audit) -> str:
+    """A run's results by client, and those of its auxiliary sets."""
     parts = []
     if one["attacks"]:
-        aucs = tables.table(["client", "members", *(f"AUC, {name}" for name in one["attacks"])],
+        aucs = render_table(["client", "members", *(f"AUC, {name}" for name in one["attacks"])],
                             [list(map(escape, row)) for row in table.client_rows(one)])  # fmt: skip
         parts.append(f"<details><summary>By client: {escape(one['label'])}</summary>{aucs}</details>")
     if one["auxiliary"]:
@@ -105,7 +108,7 @@ def folded(one: Audit) -> str:
         )
         parts.append(
             f"<details open><summary>Auxiliary sets: {escape(one['label'])}</summary>"
-            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{tables.table(table.AUXILIARY, rows)}"
+            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{render_table(table.AUXILIARY, rows)}"
             f'<p class="small">{escape(table.EXPLAINED)}</p>{images}'
             "</details>"
         )
