@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from wait_until import PATIENCE
 
 import fedptr
@@ -38,6 +39,7 @@ def modules() -> list[str]:
     return sorted(".".join(one).removesuffix(".__init__") for one in parts if one[-1] != "__main__")
 
 
+@pytest.mark.slow
 def test_every_module_can_come_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=json.dumps(modules()), capture_output=True, text=True, timeout=PATIENCE
