@@ -22,7 +22,7 @@ from fedptr.errors import ReplyError
 
 PRIVATE = "worker"  # folder in the node's folder
 SOCKET, LOCK, LOG = "socket", "lock", "log"
-START = 120.0  # seconds for a worker to read the node's data and listen
+START = 300.0  # seconds for a worker to read the node's data and listen
 IDLE = 1800.0  # seconds without a question after which it ends
 PID = "FEDPTR_NODE_PID"  # the SuperNode, without which there will be no more questions
 started: list[subprocess.Popen[bytes]] = []  # workers outlive who started them, on purpose

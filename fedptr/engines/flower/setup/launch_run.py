@@ -30,7 +30,7 @@ ENV = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 LOST = 20.0  # seconds without a server in the run folder after which it is taken for dead
-START = 60.0  # seconds for Flower to start the server
+START = 300.0  # seconds for Flower to start the server
 
 
 def begin(server: Path, out: Path) -> None:

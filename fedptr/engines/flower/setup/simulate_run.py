@@ -32,7 +32,7 @@ from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import finished
 
-START = 60.0  # seconds for the SuperLink to listen
+START = 300.0  # seconds for the SuperLink to listen
 
 
 def simulate(path: Path, out: Path, force: bool) -> Record:
