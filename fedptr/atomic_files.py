@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from fedptr.tensor_bytes import copy_to_cpu, copy_to_device, view_bytes
 from fedptr.types import State
 
 
@@ -51,8 +52,7 @@ def pack_tensors(tensors: State, header: Header) -> bytes:
     """
     from safetensors.torch import save
 
-    # Clones, because states may share memory (a trail's last model is the server's) and a file's tensors may not.
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    plain = copy_to_cpu(tensors)
     return bytes(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
 
 
@@ -71,19 +71,15 @@ def unpack_tensors(content: bytes, name: str = "it", device: str = "cpu") -> tup
     expected = header.pop("sha256", "")
     if compute_checksum(tensors, header) != expected:
         raise DamagedFileError(f"{name} does not match its checksum")
-    # Copies, because arithmetic may depend on a tensor's alignment, and copies are aligned as the run's own tensors.
-    return {key: value.to(device, copy=True) for key, value in tensors.items()}, header
+    return copy_to_device(tensors, device), header
 
 
 def compute_checksum(tensors: State, header: Header) -> str:
     """The sha256 of tensors on the CPU and of a header."""
-    import torch
-
     shapes = [(name, str(value.dtype), list(value.shape)) for name, value in sorted(tensors.items())]
     digest = hashlib.sha256(json.dumps([sorted(header.items()), shapes]).encode())
     for _, value in sorted(tensors.items()):
-        if value.numel():
-            digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(view_bytes(value).data)
     return digest.hexdigest()
 
 

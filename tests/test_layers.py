@@ -14,6 +14,7 @@ ROOT = Path(fedptr.__file__).parent
 LAYERS = (
     ("errors",),
     ("settings", "types", "messages", "stats", "plots", "own_code"),
+    ("tensor_bytes",),
     ("atomic_files",),
     ("core",),
     ("models",),

@@ -31,7 +31,7 @@ from fedptr.core.faults import Faults
 from fedptr.core.randomness import Key
 from fedptr.data.partition import SplitPlan
 from fedptr.data.split import Split
-from fedptr.engines.choose_engine import engine
+from fedptr.engines.choose_engine import open_engine
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board, put_aside, work
 from fedptr.messages import format_duration, print_notice
@@ -110,7 +110,7 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
     """Runs what is not finished, `number` at a time; goes on where it was stopped."""
     for folder, one in jobs.items():
         place(folder, one)
-    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False, engine=engine)
+    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False, engine=open_engine)
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:

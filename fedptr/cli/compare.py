@@ -62,12 +62,12 @@ def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     """Runs what is left of a comparison, and shows its table."""
     from rich.console import Console
 
-    from fedptr.engines.choose_engine import shared_engine
+    from fedptr.engines.choose_engine import open_shared_engine
     from fedptr.runs import compare as comparing
     from fedptr.runs import comparison_table
 
     (first, *more), *_ = plans.values()
-    with shared_engine(first.machine) as shared:
+    with open_shared_engine(first.machine) as shared:
         summaries, failures = comparing.compare(plans, out, shared)
     Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")

@@ -72,7 +72,7 @@ def need_flower() -> None:
 def init_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.cli.plan_options import parse_assignments
-    from fedptr.engines.flower.setup.init_federation import Federation, init
+    from fedptr.engines.flower.setup.init_federation import Federation, init_federation
     from fedptr.messages import print_notice
     from fedptr.runs import plan as planning
 
@@ -87,7 +87,7 @@ def init_command(args: argparse.Namespace) -> int:
     if len(nodes) < len(parts):
         raise UserError("--nodes names a node twice; each needs a name of its own")
     rules = {"min_nodes": len(nodes), "min_replies": max(1, len(nodes) // 2), **rules}
-    init(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
+    init_federation(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
     if args.insecure:
         print_notice("INSECURE: nothing will be encrypted and anybody may take part; for a trial on one machine only")
     print(f"ready: {args.dir}; what to do with it is in {Path(args.dir) / 'README.md'}")
@@ -96,16 +96,16 @@ def init_command(args: argparse.Namespace) -> int:
 
 def add_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.init_federation import add, federation_of
-    from fedptr.engines.flower.setup.launch_run import configure, register
+    from fedptr.engines.flower.setup.init_federation import add_node, read_federation
+    from fedptr.engines.flower.setup.launch_run import register_keys, write_flower_config
 
     server = Path(args.server)
-    federation = federation_of(server)
-    folder = add(server, args.name, args.data, federation)
+    federation = read_federation(server)
+    folder = add_node(server, args.name, args.data, federation)
     if not federation.insecure:
         try:
-            configure(server, server / "flower")
-            register(server)
+            write_flower_config(server, server / "flower")
+            register_keys(server)
             print("its key is registered")
         except UserError as error:
             print(f"its key will be registered with the next `fedptr deploy run` or `fedptr resume` ({error})")
@@ -115,19 +115,19 @@ def add_command(args: argparse.Namespace) -> int:
 
 def check_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.check_folder import check
+    from fedptr.engines.flower.setup.check_folder import check_folder
 
-    return check(Path(args.folder))
+    return check_folder(Path(args.folder))
 
 
 def register_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.engines.flower.setup.init_federation import read_register
-    from fedptr.engines.flower.setup.launch_run import configure, register
+    from fedptr.engines.flower.setup.launch_run import register_keys, write_flower_config
 
     server = Path(args.server)
-    configure(server, server / "flower")
-    register(server)
+    write_flower_config(server, server / "flower")
+    register_keys(server)
     print(f"the SuperLink knows {', '.join(read_register(server))}")
     return 0
 
@@ -139,7 +139,7 @@ def run_command(args: argparse.Namespace) -> int:
 
     server = Path(args.server)
     out = claim(Path(args.out) if args.out else server / "run", args.force)
-    launch_run.begin(server, out)
+    launch_run.write_run_folder(server, out)
     return continue_deployed(out)
 
 
@@ -152,14 +152,14 @@ def continue_deployed(out: Path) -> int:
     from fedptr.runs.summary import finished
 
     plan = load_plan(out)
-    launch_run.submit(out)
+    launch_run.submit_run(out)
     with progress(plan.method.name, plan.run.rounds) as show:
-        launch_run.follow(out, show)
+        launch_run.follow_run(out, show)
     return print_summary(finished(out)[0], out)
 
 
 def simulate_command(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.simulate_run import simulate
+    from fedptr.engines.flower.setup.simulate_run import simulate_run
 
-    return print_summary(simulate(Path(args.plan), Path(args.out), args.force), Path(args.out))
+    return print_summary(simulate_run(Path(args.plan), Path(args.out), args.force), Path(args.out))

@@ -29,7 +29,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def resume(args: argparse.Namespace) -> int:
-    from fedptr.engines.choose_engine import engine
+    from fedptr.engines.choose_engine import open_engine
     from fedptr.runs import compare as comparing
     from fedptr.runs import runner
     from fedptr.runs.archive import fetch_runs
@@ -58,7 +58,7 @@ def resume(args: argparse.Namespace) -> int:
 
         return continue_deployed(out)
     with progress(plan.method.name, rounds) as show:
-        summary, _ = runner.resume(plan, out, show, engine, rounds)
+        summary, _ = runner.resume(plan, out, show, open_engine, rounds)
     return print_summary(summary, out)
 
 

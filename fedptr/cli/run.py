@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fedptr.cli.plan_options import check_engine_options, tables_from
-    from fedptr.engines.choose_engine import engine
+    from fedptr.engines.choose_engine import open_engine
     from fedptr.runs import trackers
     from fedptr.runs.experiment import prepare
     from fedptr.runs.folder import claim, fresh_name
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     trackers.mark(out, args.trackers)
     warn_of_large_batch(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
-        summary, _ = execute(plan, experiment, out, show, engine)
+        summary, _ = execute(plan, experiment, out, show, open_engine)
     return print_summary(summary, out)
 
 

@@ -21,6 +21,6 @@ def add_parser(commands: Commands) -> None:
 
 def status(args: argparse.Namespace) -> int:
     need_flower()
-    from fedptr.engines.flower.setup.show_status import show
+    from fedptr.engines.flower.setup.show_status import show_status
 
-    return show(Path(args.dir), args.watch)
+    return show_status(Path(args.dir), args.watch)

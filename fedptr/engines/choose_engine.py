@@ -26,19 +26,19 @@ def check_engine(machine: MachinePlan) -> None:
 
 
 @contextlib.contextmanager
-def shared_engine(machine: MachinePlan) -> Iterator[Engine]:
+def open_shared_engine(machine: MachinePlan) -> Iterator[Engine]:
     """The engine of several runs, which share its worker processes where there are any."""
     if machine.engine == "ray":
         from fedptr.engines.ray.pool import Pool
 
         with Pool(machine) as pool:
-            yield partial(engine, pool=pool)
+            yield partial(open_engine, pool=pool)
     else:
-        yield engine
+        yield open_engine
 
 
 @contextlib.contextmanager
-def engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
+def open_engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
     """How the cohorts of a run visit; None = in this process."""
     if plan.machine.engine == "ray":
         from fedptr.engines.ray.visits import Workers

@@ -23,16 +23,22 @@ from wait_until import PATIENCE, until
 from fedptr.cli.main import main
 from fedptr.engines.flower.node import node_plan, worker
 from fedptr.engines.flower.node.node import Node
-from fedptr.engines.flower.server.deployed_run import serve
+from fedptr.engines.flower.server.deployed_run import serve_run
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import check_folder as checking
-from fedptr.engines.flower.setup.init_federation import Federation, add, federation_of, init, read_register
-from fedptr.engines.flower.setup.show_status import show
-from fedptr.engines.flower.wire.agreement import Offer, agree, moments
+from fedptr.engines.flower.setup.init_federation import (
+    Federation,
+    add_node,
+    init_federation,
+    read_federation,
+    read_register,
+)
+from fedptr.engines.flower.setup.show_status import show_status
+from fedptr.engines.flower.wire.agreement import Offer, combine_moments, make_agreement
 from fedptr.engines.flower.wire.local_grid import LocalGrid
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
-from fedptr.engines.flower.wire.tensors import pack
+from fedptr.engines.flower.wire.tensors import state_to_blocks
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan
@@ -67,7 +73,9 @@ def folder(tmp_path: Path) -> Path:
         "north": str(own_data(tmp_path / "n.npz", ["cat", "dog"])),
         "south": str(own_data(tmp_path / "s.npz", ["dog", "eel"], seed=1)),
     }
-    init(tmp_path / "f", plan(), Federation("localhost", 45999, False, 90), data, {"min_nodes": 2, "poll": 0.01})
+    init_federation(
+        tmp_path / "f", plan(), Federation("localhost", 45999, False, 90), data, {"min_nodes": 2, "poll": 0.01}
+    )
     return tmp_path / "f"
 
 
@@ -82,7 +90,7 @@ def grid_of(folder: Path, *names: str) -> LocalGrid:
     def answer(message: Message, context: Any) -> Message:
         place = context.node_config["folder"]
         if place not in known:
-            known[place] = Node(node_plan.read(Path(place)))
+            known[place] = Node(node_plan.read_node_plan(Path(place)))
         return Message(to_records(known[place].answer(from_records(message.content))), reply_to=message)
 
     return LocalGrid(app, [{"folder": str(folder / "nodes" / name)} for name in names], {})
@@ -113,7 +121,7 @@ def test_private_keys_are_private_and_everything_is_there(folder: Path) -> None:
     private = [folder / "server" / "ca.key", folder / "server" / "server.key", folder / "nodes" / "north" / "key"]
     assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * 3
     assert stat.S_IMODE((folder / "nodes" / "north").stat().st_mode) == 0o700
-    assert keys.signed(folder / "server" / "server.crt", folder / "server" / "ca.crt")
+    assert keys.is_signed_by(folder / "server" / "server.crt", folder / "server" / "ca.crt")
     assert set(read_register(folder / "server")) == {"north", "south"}
     for script in (folder / "server" / "superlink.sh", folder / "nodes" / "south" / "supernode.sh"):
         text = script.read_text()
@@ -121,7 +129,7 @@ def test_private_keys_are_private_and_everything_is_there(folder: Path) -> None:
         assert "--insecure" not in text
     assert not list(folder.glob("server/keys/*[!b]"))
     with pytest.raises(UserError, match="already holds something"):
-        init(folder, plan(), Federation("localhost", 1, False, 30), {"a": ""}, {})
+        init_federation(folder, plan(), Federation("localhost", 1, False, 30), {"a": ""}, {})
 
 
 def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,23 +140,23 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
         (tmp_path / f"{name}.py").write_text(f"open({name!r}, 'w').close()\n{make}")
     data = own_data(tmp_path / "data.npz", ["cat", "dog"])
     ours = plan(model={"name": "hospital_model:make"})
-    init(tmp_path / "f", ours, Federation("localhost", 1, True, 30), {"a": str(data)}, {})
-    node = Node(node_plan.read(tmp_path / "f" / "nodes" / "a"))
-    agreed = agree([node.offer()], ()).plain()
+    init_federation(tmp_path / "f", ours, Federation("localhost", 1, True, 30), {"a": str(data)}, {})
+    node = Node(node_plan.read_node_plan(tmp_path / "f" / "nodes" / "a"))
+    agreed = make_agreement([node.offer()], ()).plain()
 
     def order(asked: Plan) -> Parcel:
         words = {"kind": "evaluate", "protocol": PROTOCOL, "plan": asked.toml(), "agreement": agreed}
-        return Parcel(words, pack({"x": torch.zeros(64 * 2 + 2)}))
+        return Parcel(words, state_to_blocks({"x": torch.zeros(64 * 2 + 2)}))
 
     other = plan(model={"name": "other_model:make"})
     assert node.answer(order(ours)).words["kind"] == "evaluated"
     assert "other_model:make, which node.models" in node.answer(order(other)).words["reason"]
     assert [Path(name).exists() for name in ("hospital_model", "other_model")] == [True, False]
     folder = node.plan.folder
-    assert list(checking.own_models(folder)) == [(True, "the model hospital_model:make: 130 parameters")]
+    assert list(checking.check_own_models(folder)) == [(True, "the model hospital_model:make: 130 parameters")]
     text = (folder / "node.toml").read_text()
     (folder / "node.toml").write_text(text.replace("hospital_model:make", "hospital_model:make, missing:make"))
-    (_, (well, words)) = checking.own_models(folder)
+    (_, (well, words)) = checking.check_own_models(folder)
     assert not well
     assert "'missing:make' cannot be imported" in words
 
@@ -193,15 +201,15 @@ def test_data_that_is_not_there_yet_has_a_place_in_the_nodes_folder(
     (tmp_path / "train").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["deploy", "init", "f", "--nodes", "anna,ben=train", "--set", "model.name=mlp"]) == 0
-    assert node_plan.read(tmp_path / "f" / "nodes" / "anna").data.name == "data"
-    assert node_plan.read(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
+    assert node_plan.read_node_plan(tmp_path / "f" / "nodes" / "anna").data.name == "data"
+    assert node_plan.read_node_plan(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
 
 
 def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server, north = folder / "server", folder / "nodes" / "north"
 
     def wrong(place: Path) -> list[str]:
-        checking.check(place)
+        checking.check_folder(place)
         lines = capsys.readouterr().out.splitlines()
         return [line.removeprefix("WRONG ") for line in lines if line.startswith("WRONG")]
 
@@ -221,7 +229,7 @@ def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[s
     assert found[1] == "server.crt is for elsewhere.example, and nodes go to localhost"
     assert found[2].startswith("server.crt is good for 2 more days")
     with pytest.raises(UserError, match="neither a server's nor a node's folder"):
-        checking.check(folder)
+        checking.check_folder(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish"])
@@ -238,7 +246,7 @@ def test_check_looks_into_keys(content: bytes, folder: Path, capsys: pytest.Capt
     ):
         kept = (place / name).read_bytes()
         (place / name).write_bytes(content)
-        assert checking.check(place) == 2
+        assert checking.check_folder(place) == 2
         lines = capsys.readouterr().out.splitlines()
         assert any(line.startswith("WRONG") and words in line for line in lines), (name, lines)
         (place / name).write_bytes(kept)
@@ -246,7 +254,7 @@ def test_check_looks_into_keys(content: bytes, folder: Path, capsys: pytest.Capt
     (server / "server.crt").rename(server / "kept.crt")
     keys.make_server(server, ["localhost"], 90)
     (server / "kept.crt").rename(server / "server.crt")
-    checking.check(server)
+    checking.check_folder(server)
     assert "WRONG server.key belongs to server.crt" in capsys.readouterr().out
 
 
@@ -254,7 +262,7 @@ def test_organisations_with_different_classes_train_together(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = run_folder(folder, tmp_path)
-    summary = serve(grid_of(folder, "north", "south"), out)
+    summary = serve_run(grid_of(folder, "north", "south"), out)
     assert summary["rounds"] == 2
     assert summary["dropped"] == 0
     records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
@@ -262,7 +270,7 @@ def test_organisations_with_different_classes_train_together(
     from safetensors.torch import load_file
 
     assert load_file(out / "weights.safetensors")["5.weight"].shape[0] == 3  # cat, dog and eel
-    assert show(out, watch=False) == 0
+    assert show_status(out, watch=False) == 0
     told = capsys.readouterr().out
     assert "finished · 2 of 2 rounds done" in told
     assert "north" in told
@@ -281,14 +289,16 @@ def test_a_node_that_does_not_fit_is_refused_by_name(
     own_data(tmp_path / "s.npz", classes, side)
     out = run_folder(folder, tmp_path, rules)
     with pytest.raises(UserError, match=r"1 of 2 nodes came within 0\.3 s"):
-        serve(grid_of(folder, "north", "south"), out)
+        serve_run(grid_of(folder, "north", "south"), out)
     refused = json.loads((out / "status.json").read_text())["refused"]
     assert any(reason.startswith(words) for reason in refused)
 
 
 def test_a_late_node_with_a_new_class_is_refused(folder: Path, tmp_path: Path) -> None:
     out = run_folder(folder, tmp_path)
-    add(folder / "server", "west", str(own_data(tmp_path / "w.npz", ["cow", "dog"])), federation_of(folder / "server"))
+    add_node(
+        folder / "server", "west", str(own_data(tmp_path / "w.npz", ["cow", "dog"])), read_federation(folder / "server")
+    )
     grid = grid_of(folder, "north", "south", "west")
     grid.offline = {103}
 
@@ -298,7 +308,7 @@ def test_a_late_node_with_a_new_class_is_refused(folder: Path, tmp_path: Path) -
 
     (out / "plan.toml").write_text(plan(run={"rounds": 3, "on_failure": "drop"}).toml())
     grid.change = lambda node, message: change(node, message) if message.metadata.message_type == "train" else message
-    serve(grid, out)
+    serve_run(grid, out)
     (reason,) = json.loads((out / "status.json").read_text())["refused"]
     assert "node west has the class 'cow', which is not among the agreed ones: cat, dog, eel" in reason
 
@@ -307,7 +317,7 @@ def test_a_node_cannot_pass_for_another(folder: Path, tmp_path: Path) -> None:
     register = {"north": {"number": 0, "node": "101"}, "other": {"number": 1, "node": "102"}}
     out = run_folder(folder, tmp_path, register=register)
     with pytest.raises(UserError, match="1 of 2 nodes"):
-        serve(grid_of(folder, "north", "south"), out)
+        serve_run(grid_of(folder, "north", "south"), out)
     refused = json.loads((out / "status.json").read_text())["refused"]
     assert any("calls itself south (number 1) with the key of other (number 1)" in reason for reason in refused)
 
@@ -316,10 +326,10 @@ def test_moments_of_all_images_together() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.normal(k, 1 + k, (20 + k, 1)) for k in range(3)]
     offers = [Offer("", len(p), ("a",), (1, 1, 1), (float(p.mean()),), (float(p.std()),)) for p in parts]
-    mean, std = moments(offers)
+    mean, std = combine_moments(offers)
     pooled = np.concatenate(parts)
     np.testing.assert_allclose([mean[0], std[0]], [pooled.mean(), pooled.std()])
-    assert agree(offers[:1] * 2).mean == offers[0].mean  # exactly
+    assert make_agreement(offers[:1] * 2).mean == offers[0].mean  # exactly
 
 
 def test_the_worker_stays_and_answers_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,11 +339,11 @@ def test_the_worker_stays_and_answers_again(folder: Path, monkeypatch: pytest.Mo
     sleeper = subprocess.Popen(["sleep", "infinity"])
     monkeypatch.setenv(worker.PID, str(sleeper.pid))
     try:
-        first = worker.ask(north, hello).words
+        first = worker.ask_worker(north, hello).words
         assert (first["name"], first["size"], first["classes"]) == ("north", 24, ["cat", "dog"])
         assert stat.S_IMODE((north / worker.PRIVATE).stat().st_mode) == 0o700
-        assert worker.ask(north, hello).words == first
-        assert worker.ask(north, Parcel({"kind": "?", "protocol": PROTOCOL})).words["kind"] == "refused"
+        assert worker.ask_worker(north, hello).words == first
+        assert worker.ask_worker(north, Parcel({"kind": "?", "protocol": PROTOCOL})).words["kind"] == "refused"
     finally:
         sleeper.kill()
         sleeper.wait()
@@ -345,4 +355,4 @@ def test_the_worker_stays_and_answers_again(folder: Path, monkeypatch: pytest.Mo
 
 def listening(place: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as stream:
-        return worker.reached(stream, place)
+        return worker.try_to_connect(stream, place)

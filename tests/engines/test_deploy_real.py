@@ -138,7 +138,7 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
         lab.begin()
         lab.reach(2)
         lab.kill("superlink", alone=True)
-        until(lambda: not launch_run.held(lab.run), "the end of the run's own process")
+        until(lambda: not launch_run.is_folder_in_use(lab.run), "the end of the run's own process")
         for what in ("a", "b", "command"):
             lab.kill(what)
         assert len(lab.rounds()) < 12

@@ -15,10 +15,10 @@ from same_bits import same
 from simulated_nodes import Change, Lab
 from small_plans import TABLES, in_process, plan_for
 
-from fedptr.engines.flower.node.simulated_node import simulated_node
-from fedptr.engines.flower.wire.parcel import PROTOCOL, Block, Parcel, read, write
+from fedptr.engines.flower.node.simulated_node import make_simulated_node
+from fedptr.engines.flower.wire.parcel import PROTOCOL, Block, Parcel, read_parcel, write_parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
-from fedptr.engines.flower.wire.tensors import pack, unpack
+from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ReplyError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
@@ -127,7 +127,7 @@ def altered(change: Callable[[dict[str, Any], dict[str, Block]], None]) -> Chang
 
 def replace_w(value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any], dict[str, Block]], None]:
     def change(words: dict[str, Any], blocks: dict[str, Block]) -> None:
-        blocks |= pack({"w": value(unpack(blocks)["w"])})
+        blocks |= state_to_blocks({"w": value(blocks_to_state(blocks)["w"])})
 
     return change
 
@@ -226,9 +226,9 @@ def test_nodes_keep_what_a_checkpoint_may_need_and_no_more(tmp_path: Path) -> No
 
 def test_a_parcel_survives_a_stream_and_a_damaged_one_is_refused() -> None:
     state = {"w": torch.randn(5), "b": torch.tensor(True), "none": torch.zeros(0, 3), "h": torch.ones(2).bfloat16()}
-    parcel = Parcel({"round": 3, "share": 1 / 3}, pack(state))
+    parcel = Parcel({"round": 3, "share": 1 / 3}, state_to_blocks(state))
     sent = bytearray()
-    write(sent.extend, parcel)
+    write_parcel(sent.extend, parcel)
 
     def receiver(data: bytes) -> Callable[[int], bytes]:
         rest = memoryview(data)
@@ -240,11 +240,11 @@ def test_a_parcel_survives_a_stream_and_a_damaged_one_is_refused() -> None:
 
         return receive
 
-    got = read(receiver(bytes(sent)))
+    got = read_parcel(receiver(bytes(sent)))
     assert got == parcel
-    assert all(torch.equal(unpack(got.blocks)[name], value) for name, value in state.items())
+    assert all(torch.equal(blocks_to_state(got.blocks)[name], value) for name, value in state.items())
     with pytest.raises(ReplyError):
-        read(receiver(bytes(sent[:-3])))
+        read_parcel(receiver(bytes(sent[:-3])))
     for damaged in (
         b"",
         b"\x01",
@@ -254,12 +254,12 @@ def test_a_parcel_survives_a_stream_and_a_damaged_one_is_refused() -> None:
         sent.replace(b"float32", b"object!"),
     ):
         with pytest.raises(ReplyError):
-            read(receiver(bytes(damaged)))
+            read_parcel(receiver(bytes(damaged)))
 
 
 @pytest.mark.parametrize("size", [10, 400_000])
 def test_small_and_large_parcels_survive_as_records(size: int) -> None:
-    parcel = Parcel({"round": 3}, pack({"w": torch.randn(size), "c": torch.randn(size)}))
+    parcel = Parcel({"round": 3}, state_to_blocks({"w": torch.randn(size), "c": torch.randn(size)}))
     records = to_records(parcel)
     assert set(records) == ({"parcel"} if size == 10 else {"words", "arrays"})
     assert from_records(records) == parcel
@@ -267,7 +267,7 @@ def test_small_and_large_parcels_survive_as_records(size: int) -> None:
 
 def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
     Lab(tmp_path, plan_for())
-    node = simulated_node(tmp_path, 0)
+    node = make_simulated_node(tmp_path, 0)
     words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
     assert words == {"kind": "refused", "reason": "speaks protocol 1, not 99; install the same fedptr"}
     assert node.answer(Parcel({"kind": "dance", "protocol": PROTOCOL})).words["kind"] == "refused"

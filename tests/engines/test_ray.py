@@ -109,7 +109,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         with contextlib.ExitStack() as stack:
             while not ray.is_initialized():
                 try:
-                    stack.enter_context(pools.connected(MachinePlan(workers=4)))
+                    stack.enter_context(pools.connect_ray(MachinePlan(workers=4)))
                 except UserError as error:  # half a minute is what Ray gives itself, however busy the machine is
                     if "timed out during startup" not in str(error):
                         raise

@@ -20,7 +20,7 @@ from small_plans import TABLES, in_process
 from fedptr.engines.flower.patches import secagg_masks
 from fedptr.engines.flower.patches.secagg_node import RECORD
 from fedptr.engines.flower.server import deployed_run
-from fedptr.engines.flower.server.secure_aggregation import MODULUS, resolution
+from fedptr.engines.flower.server.secure_aggregation import MODULUS, rounding_step
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.privacy.secure_sums import sums_suffice
@@ -78,8 +78,8 @@ def test_replies_may_be_weighted_by_their_samples(tmp_path: Path, models: list[t
     plan = plan_for(weighting="samples")
     lab_of(tmp_path, plan).serve()
     uniform = in_process(open_(plan_for()))[-1].w
-    assert torch.allclose(models[-1], in_process(open_(plan))[-1].w, atol=20 * resolution(RANGE))
-    assert not torch.allclose(models[-1], uniform, atol=20 * resolution(RANGE))
+    assert torch.allclose(models[-1], in_process(open_(plan))[-1].w, atol=20 * rounding_step(RANGE))
+    assert not torch.allclose(models[-1], uniform, atol=20 * rounding_step(RANGE))
 
 
 def test_the_server_is_sent_nothing_that_looks_like_a_reply(tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_a_node_that_is_lost_on_the_way_is_left_out_of_the_sum(
     full = in_process(open_(plan))[0].w
     if which == "unmask":  # its numbers were in the sum already
         assert dropped is None
-        assert torch.allclose(models[0], full, atol=20 * resolution(RANGE))
+        assert torch.allclose(models[0], full, atol=20 * rounding_step(RANGE))
     else:
         assert list(dropped or {}) == ["2"]
         assert "did not answer" in (dropped or {})["2"]
-        assert not torch.allclose(models[0], full, atol=20 * resolution(RANGE))
+        assert not torch.allclose(models[0], full, atol=20 * rounding_step(RANGE))
 
 
 RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
@@ -222,5 +222,5 @@ def test_a_killed_server_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(MemoryError):
         lab.serve(lab.grid(die))
-    deployed_run.serve(lab.grid(), tmp_path)
+    deployed_run.serve_run(lab.grid(), tmp_path)
     assert [record["round"] for record in lab.records()] == [1, 2, 3, 4]

@@ -19,7 +19,7 @@ from wait_until import PATIENCE, until
 
 from fedptr.data.split import Split
 from fedptr.engines.flower.setup import launch_run
-from fedptr.engines.flower.setup.init_federation import Federation, init
+from fedptr.engines.flower.setup.init_federation import Federation, init_federation
 from fedptr.runs.plan import Plan
 
 
@@ -38,7 +38,7 @@ class Federation3:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         nodes = dict.fromkeys("abcd"[: len(split.clients)], "digits")
         rules = {"min_nodes": 3, "evaluate": "server", "poll": 0.1, **rules}
-        init(folder, plan, Federation("localhost", self.port, insecure, 30), nodes, rules)
+        init_federation(folder, plan, Federation("localhost", self.port, insecure, 30), nodes, rules)
         for number, name in enumerate(nodes):
             split.save(folder / "nodes" / name / "split.json")
             tables = {
@@ -108,7 +108,7 @@ class Federation3:
         return process
 
     def rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in launch_run.lines(self.run)]
+        return [json.loads(line) for line in launch_run.read_round_lines(self.run)]
 
     def reach(self, round_: int) -> None:
         until(lambda: len(self.rounds()) >= round_, f"round {round_}")
@@ -158,9 +158,9 @@ def federation(folder: Path, plan: Plan, split: Split, nodes: str = "abc", **rul
     lab = Federation3(folder, plan, split, **rules)
     try:
         lab.start_server()
-        launch_run.configure(lab.server, lab.server / "flower")
+        launch_run.write_flower_config(lab.server, lab.server / "flower")
         if not rules.get("insecure"):
-            launch_run.register(lab.server)
+            launch_run.register_keys(lab.server)
         for name in nodes:
             lab.start_node(name)
         yield lab

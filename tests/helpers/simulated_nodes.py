@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.engines.flower.client_app import app
-from fedptr.engines.flower.node.simulated_node import simulated_node
+from fedptr.engines.flower.node.simulated_node import make_simulated_node
 from fedptr.engines.flower.server import deployed_run as serving
 from fedptr.engines.flower.wire.local_grid import LocalGrid
 from fedptr.runs.experiment import prepare
@@ -27,11 +27,11 @@ class Lab:
         prepare(plan).split.save(folder / "split.json")
 
     def grid(self, change: Change = lambda node, message: message, count: int = 3) -> LocalGrid:
-        simulated_node.cache_clear()  # a new process
+        make_simulated_node.cache_clear()  # a new process
         return LocalGrid(app, [{"partition-id": i} for i in range(count)], {"folder": str(self.folder)}, change)
 
     def serve(self, grid: LocalGrid | None = None) -> dict[str, Any]:
-        return serving.serve(grid or self.grid(), self.folder)
+        return serving.serve_run(grid or self.grid(), self.folder)
 
     def records(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]

@@ -23,23 +23,23 @@ app = ClientApp(mods=[mask_replies])
 @app.query()
 @app.train()
 @app.evaluate()
-def answer(message: Message, context: Context) -> Message:
+def answer_message(message: Message, context: Context) -> Message:
     if belongs_to_protocol(message):  # `mask_replies` tells what goes wrong
         order = from_records(message.content)
-        return Message(make_maskable(order, reply_to(order, context)), reply_to=message)
+        return Message(make_maskable(order, answer_parcel(order, context)), reply_to=message)
     try:
-        parcel = reply_to(from_records(message.content), context)
+        parcel = answer_parcel(from_records(message.content), context)
     except ReplyError as error:
         parcel = Parcel({"kind": "refused", "reason": str(error)})
     return Message(to_records(parcel), reply_to=message)
 
 
-def reply_to(parcel: Parcel, context: Context) -> Parcel:
+def answer_parcel(parcel: Parcel, context: Context) -> Parcel:
     folder = context.node_config.get("folder")
     if folder is None:
-        from fedptr.engines.flower.node.simulated_node import node_of
+        from fedptr.engines.flower.node.simulated_node import node_of_context
 
-        return node_of(context).answer(parcel)
-    from fedptr.engines.flower.node.worker import ask
+        return node_of_context(context).answer(parcel)
+    from fedptr.engines.flower.node.worker import ask_worker
 
-    return ask(Path(str(folder)), parcel)
+    return ask_worker(Path(str(folder)), parcel)

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedptr.engines.flower.patches.pull_pauses import shorten_pull_pauses
 from fedptr.engines.flower.server import status_file
-from fedptr.engines.flower.server.deployed_run import serve
+from fedptr.engines.flower.server.deployed_run import serve_run
 from fedptr.errors import ClientError, UserError
 
 app = ServerApp()
@@ -21,9 +21,9 @@ def main(grid: Grid, context: Context) -> None:
     shorten_pull_pauses()
     folder = Path(str(context.run_config["folder"]))
     try:
-        summary = serve(grid, folder)
+        summary = serve_run(grid, folder)
     except (UserError, ClientError) as error:
-        status_file.fail(folder, str(error))
+        status_file.write_problem(folder, str(error))
         logging.getLogger("flwr").error("fedptr: %s", error)
         raise SystemExit(2) from None
     accuracy, rounds = summary["accuracy_final"], summary["rounds"]

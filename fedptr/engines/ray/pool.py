@@ -29,7 +29,7 @@ class Pool:
     """Ray and its workers are started when they are first asked for; workers wait here between two runs."""
 
     def __init__(self, machine: MachinePlan) -> None:
-        self.machine, self.threads = machine, threads_of(machine)
+        self.machine, self.threads = machine, threads_per_worker(machine)
         self.workers: list[Any] = []  # that no run has
         self.open = contextlib.ExitStack()
 
@@ -44,7 +44,7 @@ class Pool:
     @functools.cached_property
     def ray(self) -> Any:
         """The `ray` module, connected."""
-        return self.open.enter_context(connected(self.machine))
+        return self.open.enter_context(connect_ray(self.machine))
 
     @functools.cached_property
     def limit(self) -> int:
@@ -85,40 +85,40 @@ def speaks_http2(peer: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def connected(machine: MachinePlan) -> Iterator[Any]:
+def connect_ray(machine: MachinePlan) -> Iterator[Any]:
     """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
     check_ray(machine.ray_address)
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
-    with signals_kept():
+    with keep_signal_handlers():
         import ray
 
         ours = not ray.is_initialized()
         if ours:
-            connect(ray, machine)
+            start_or_join_ray(ray, machine)
     try:
         yield ray
     finally:
         if ours:
-            with signals_kept():
+            with keep_signal_handlers():
                 ray.shutdown()
 
 
-def connect(ray: Any, machine: MachinePlan) -> None:
+def start_or_join_ray(ray: Any, machine: MachinePlan) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if machine.ray_address:
             ray.init(machine.ray_address, **quiet)
         else:  # not None, which may be a cluster named by the environment
-            cpus = machine.workers * threads_of(machine) or max(count_cores(), threads_of(machine))
+            cpus = machine.workers * threads_per_worker(machine) or max(count_cores(), threads_per_worker(machine))
             ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
     except Exception as error:  # no cluster, another version of Ray or Python, no room …
         where = f"connect to {machine.ray_address}" if machine.ray_address else "start on this machine"
-        raise UserError(f"Ray cannot {where}: {sentence(error)}") from error
+        raise UserError(f"Ray cannot {where}: {last_line_of_error(error)}") from error
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
+def keep_signal_handlers() -> Iterator[None]:
     """Ray takes SIGTERM for itself, and with it the clean stop of a run."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -131,12 +131,12 @@ def signals_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def threads_of(machine: MachinePlan) -> int:
+def threads_per_worker(machine: MachinePlan) -> int:
     """A worker's. One unless it was chosen: as many workers as cores are better than threads, and never wait."""
     return machine.threads or 1
 
 
-def sentence(error: BaseException) -> str:
+def last_line_of_error(error: BaseException) -> str:
     """The line of a long message that says what happened: in Ray's, which end with a traceback, the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from fedptr.core.federation import Visit, check_reply, name_failures
 from fedptr.core.method import Method, Site
-from fedptr.engines.ray.pool import Pool, sentence
-from fedptr.engines.ray.worker import Failed, Order, Trained, description, packed, place_of, unpacked
+from fedptr.engines.ray.pool import Pool, last_line_of_error
+from fedptr.engines.ray.worker import Failed, Order, Trained, describe_experiment, describe_site
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import print_notice
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
+from fedptr.tensor_bytes import pack_state, unpack_state
 from fedptr.types import State
 
 DEATHS = 3  # workers that may die over one client, or in a row while they start
@@ -53,13 +54,13 @@ class Round:
 
     def packed(self, i: int) -> bytes | None:
         state = self.states.get(i)
-        return None if state is None else packed(state)
+        return None if state is None else pack_state(state)
 
     def take(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
             try:
                 with name_failures(self.method, self.sites[i].round, f"client {i}"):
-                    reply, client, log = (unpacked(part) for part in result[:3])
+                    reply, client, log = (unpack_state(part) for part in result[:3])
                     check_reply(reply, self.msg)
                     self.visits[i] = Visit(reply, client, log, result.seconds)
                     return
@@ -141,7 +142,7 @@ class Workers:
         """The same visits as in-process, in any order; where one ends the run, so does the same one here."""
         if method != self.plan.method:
             raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make them anew")
-        sent = self.ray.put(packed(msg))
+        sent = self.ray.put(pack_state(msg))
         now = Round(method, msg, sent, states, sites, collections.deque(sites))
         try:
             while now.waiting or now.visiting:
@@ -170,7 +171,7 @@ class Workers:
         while now.waiting and self.idle:
             fair = math.ceil(len(now.waiting) / (2 * self.count))  # the last groups small, so that workers end together
             worker, clients = self.idle.popleft(), now.group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
-            orders = [Order(now.packed(i), place_of(now.sites[i]), i) for i in clients]
+            orders = [Order(now.packed(i), describe_site(now.sites[i]), i) for i in clients]
             now.visiting[worker.visits.remote(now.sent, orders)] = worker, clients
         self.start(len(now.waiting))
 
@@ -201,7 +202,7 @@ class Workers:
             except self.ray.exceptions.RayTaskError:
                 raise  # not a lost worker: a mistake in this package
             except self.ray.exceptions.RayError as error:
-                yield ref, Lost(sentence(error))
+                yield ref, Lost(last_line_of_error(error))
 
     def welcome(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
         """A worker that is ready, if it computes with what we would."""
@@ -215,7 +216,7 @@ class Workers:
         self.idle.append(worker)
         if isinstance(told, Failed):
             raise told.error
-        for what, ours in description(self.experiment).items():
+        for what, ours in describe_experiment(self.experiment).items():
             if told[what] != ours:
                 raise UserError(f"a Ray worker has another {what} than this process: {told[what]}, not {ours}")
         self.stillborn = 0

@@ -10,7 +10,6 @@ import traceback
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 
 import fedptr
@@ -21,7 +20,7 @@ from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import Experiment, prepare
-from fedptr.types import State
+from fedptr.tensor_bytes import pack_state, unpack_state
 
 ELSEWHERE = ("task", "data")  # of a site: what the worker has itself
 
@@ -65,9 +64,9 @@ class Worker:
         try:
             self.plan = planning.check(tomllib.loads(plan))
             self.experiment = prepare(self.plan, split)
-            return description(self.experiment)
+            return describe_experiment(self.experiment)
         except UserError as error:
-            return failed(error)
+            return describe_failure(error)
 
     def visits(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
         return [self.visit(msg, *order) for order in orders]
@@ -78,23 +77,25 @@ class Worker:
         site = Site(task=e.task, data=e.clients[i], **place)
         try:
             with name_failures(method, site.round, f"client {i}"):
-                state = None if client is None else unpacked(client)
-                result = visit_client(method, unpacked(msg), state, site, i)
-                return Trained(packed(result.reply), packed(result.client), packed(result.log), result.seconds)
+                state = None if client is None else unpack_state(client)
+                result = visit_client(method, unpack_state(msg), state, site, i)
+                return Trained(
+                    pack_state(result.reply), pack_state(result.client), pack_state(result.log), result.seconds
+                )
         except (UserError, ClientError) as error:
-            return failed(error)
+            return describe_failure(error)
 
 
-def place_of(site: Site) -> dict[str, Any]:
+def describe_site(site: Site) -> dict[str, Any]:
     """A site as it is sent."""
     return {f.name: getattr(site, f.name) for f in fields(site) if f.name not in ELSEWHERE}
 
 
-def failed(error: UserError | ClientError) -> Failed:
+def describe_failure(error: UserError | ClientError) -> Failed:
     return Failed(str(error), isinstance(error, UserError), "".join(traceback.format_exception(error)))
 
 
-def description(experiment: Experiment) -> dict[str, str]:
+def describe_experiment(experiment: Experiment) -> dict[str, str]:
     """What must be alike wherever a run is computed, or its bits may differ."""
     return {
         "fedptr": fedptr.__version__,
@@ -102,13 +103,3 @@ def description(experiment: Experiment) -> dict[str, str]:
         "data": dataset_digest(experiment.dataset),
         "way of computing": experiment.task.how,
     }
-
-
-def packed(state: State) -> bytes:
-    # Clones, because states may share memory and safetensors may not.
-    return bytes(safetensors.torch.save({name: value.detach().clone() for name, value in state.items()}))
-
-
-def unpacked(content: bytes) -> State:
-    # Copies, because arithmetic may depend on where a tensor begins.
-    return {name: value.clone() for name, value in safetensors.torch.load(content).items()}

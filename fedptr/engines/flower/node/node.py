@@ -25,12 +25,12 @@ from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.to_samples import to_samples
-from fedptr.engines.flower.node.node_plan import STATE, NodePlan, own_data
-from fedptr.engines.flower.node.state_versions import Versions
-from fedptr.engines.flower.wire.agreement import Agreement, Offer, fits, translated
+from fedptr.engines.flower.node.node_plan import STATE, NodePlan, load_own_data
+from fedptr.engines.flower.node.state_versions import StateVersions
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits, translate_dataset
 from fedptr.engines.flower.wire.diagnostics import select_small_entries
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
-from fedptr.engines.flower.wire.tensors import pack, unpack
+from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ReplyError, UserError
 from fedptr.methods import PTR
 from fedptr.runs import plan as planning
@@ -43,7 +43,7 @@ log = logging.getLogger("fedptr.node")
 class Node:
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
-        self.dataset, self.rows = own_data(plan)
+        self.dataset, self.rows = load_own_data(plan)
         self.size = len(self.dataset.train_y if self.rows is None else self.rows)
         self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # of the last experiment asked for
 
@@ -101,12 +101,12 @@ class Node:
         key = hashlib.sha256(f"{words['plan']}{sorted(words['agreement'].items())}".encode()).hexdigest()
         if self.made is None or self.made[0] != key:
             agreed = Agreement.of(words["agreement"])
-            fits(self.offer(), agreed)
+            check_offer_fits(self.offer(), agreed)
             tables = planning.parse(words["plan"])
             self.consent(tables)
             plan = replace(planning.check(tables), machine=self.plan.machine)
             device = choose_device(plan.machine.device)
-            dataset = translated(self.dataset, agreed)
+            dataset = translate_dataset(self.dataset, agreed)
             task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
             train, test = to_samples(dataset, device)
             mine = train if self.rows is None else train.part(torch.tensor(self.rows))
@@ -129,18 +129,18 @@ class Node:
         seed, n, part, share = plan.run.seed, int(words["clients"]), float(words["part"]), float(words["share"])
         server = site_of_round(Site(task, plan.local, Key(seed), t, n, part=part), plan.local, seed, t)
         site = site_of_client(server, seed, i, data, self.size, share)
-        versions = Versions(self.plan.folder / STATE, str(words["experiment"]), i)
+        versions = StateVersions(self.plan.folder / STATE, str(words["experiment"]), i)
         base = words["base"]
         before = None if base is None else versions.load((int(base[0]), int(base[1])), task.device)
-        result = visit_client(plan.method, unpack(parcel.blocks, task.device), before, site, i)
+        result = visit_client(plan.method, blocks_to_state(parcel.blocks, task.device), before, site, i)
         versions.save(version, result.client, int(words["floor"]))
         answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
         # Under secure aggregation only the number of steps is told of a client alone.
         log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
-        return Parcel({**answer, "log": select_small_entries(log)}, pack(result.reply))
+        return Parcel({**answer, "log": select_small_entries(log)}, state_to_blocks(result.reply))
 
     def evaluate(self, parcel: Parcel) -> Parcel:
         _, task, _, test = self.make(parcel.words)
-        state = unpack(parcel.blocks, task.device)
+        state = blocks_to_state(parcel.blocks, task.device)
         scores = task.evaluate(state["x"], test, state.get("buffers"))
         return Parcel({"kind": "evaluated", "size": len(test), **scores})

@@ -26,7 +26,7 @@ STATE = "state"
 
 
 @dataclass(frozen=True)
-class Who:
+class NodeSettings:
     name: str = setting("", "what the node is called in records and messages")
     number: int = setting(0, "the client's number; it must not change, and no two nodes have the same", ge=0, lt=100000)
     split: str = setting("", "a split file of which only one part is this node's; empty = all data is")
@@ -40,22 +40,22 @@ class Who:
 @dataclass(frozen=True)
 class NodePlan:
     folder: Path  # where the clients' states are kept
-    node: Who = field(default_factory=Who)
+    node: NodeSettings = field(default_factory=NodeSettings)
     data: DataPlan = field(default_factory=DataPlan)
     machine: MachinePlan = field(default_factory=MachinePlan)
 
 
-SECTIONS: dict[str, Any] = {"node": Who, "data": DataPlan, "machine": MachinePlan}
+SECTIONS: dict[str, Any] = {"node": NodeSettings, "data": DataPlan, "machine": MachinePlan}
 
 
-def read(folder: Path) -> NodePlan:
+def read_node_plan(folder: Path) -> NodePlan:
     """The node of a folder that holds a node.toml."""
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
-    return check(planning.read(folder / NAME), folder)
+    return build_node_plan(planning.read(folder / NAME), folder)
 
 
-def check(tables: Mapping[str, Any], folder: Path) -> NodePlan:
+def build_node_plan(tables: Mapping[str, Any], folder: Path) -> NodePlan:
     for name in tables:
         if name not in SECTIONS:
             raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
@@ -66,7 +66,7 @@ def check(tables: Mapping[str, Any], folder: Path) -> NodePlan:
     return NodePlan(folder, **parts)
 
 
-def own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
+def load_own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
     """The node's dataset, and which of its training samples are the node's; None = all."""
     data = plan.data
     if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():

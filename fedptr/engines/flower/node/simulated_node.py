@@ -9,18 +9,18 @@ from pathlib import Path
 from flwr.app import Context
 
 from fedptr.engines.flower.node.node import Node
-from fedptr.engines.flower.node.node_plan import check
+from fedptr.engines.flower.node.node_plan import build_node_plan
 from fedptr.runs.plan import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states
 
 
-def node_of(context: Context) -> Node:
-    return simulated_node(Path(str(context.run_config["folder"])), int(context.node_config["partition-id"]))
+def node_of_context(context: Context) -> Node:
+    return make_simulated_node(Path(str(context.run_config["folder"])), int(context.node_config["partition-id"]))
 
 
 @functools.lru_cache(maxsize=64)
-def simulated_node(folder: Path, i: int) -> Node:
+def make_simulated_node(folder: Path, i: int) -> Node:
     """A node as node.toml would describe it."""
     plan = load_plan(folder)
     who = {"name": f"client {i}", "number": i, "split": str(folder / "split.json"), "models": plan.model.name}
@@ -29,4 +29,4 @@ def simulated_node(folder: Path, i: int) -> Node:
         "data": asdict(plan.data),
         "machine": asdict(plan.machine),
     }
-    return Node(check(tables, folder / NODES))
+    return Node(build_node_plan(tables, folder / NODES))

@@ -20,7 +20,7 @@ from fedptr.types import State
 Version = tuple[int, int]  # round, attempt
 
 
-class Versions:
+class StateVersions:
     """The states of one client in one experiment."""
 
     def __init__(self, folder: Path, experiment: str, client: int) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedptr.engines.flower.wire.parcel import Parcel, read, write
+from fedptr.engines.flower.wire.parcel import Parcel, read_parcel, write_parcel
 from fedptr.errors import ReplyError
 
 PRIVATE = "worker"  # folder in the node's folder
@@ -28,18 +28,18 @@ PID = "FEDPTR_NODE_PID"  # the SuperNode, without which there will be no more qu
 started: list[subprocess.Popen[bytes]] = []  # workers outlive who started them, on purpose
 
 
-def ask(folder: Path, parcel: Parcel) -> Parcel:
+def ask_worker(folder: Path, parcel: Parcel) -> Parcel:
     """The answer of the node's worker."""
-    place = private(folder)
+    place = make_private_folder(folder)
     try:
-        with connected(place, folder) as stream:
-            write(stream.sendall, parcel)
-            return read(exactly(stream))
+        with connect_to_worker(place, folder) as stream:
+            write_parcel(stream.sendall, parcel)
+            return read_parcel(make_receiver(stream))
     except OSError as error:
         raise ReplyError(f"has a worker that does not answer ({error}); see {place / LOG}") from None
 
 
-def private(folder: Path) -> Path:
+def make_private_folder(folder: Path) -> Path:
     """The folder of the socket; nobody else may enter it."""
     place = folder / PRIVATE
     place.mkdir(mode=0o700, exist_ok=True)
@@ -48,26 +48,26 @@ def private(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def connected(place: Path, folder: Path) -> Iterator[socket.socket]:
+def connect_to_worker(place: Path, folder: Path) -> Iterator[socket.socket]:
     """A stream to the worker, which is started if nobody listens."""
     with socket.socket(socket.AF_UNIX) as stream:
-        if not reached(stream, place):
+        if not try_to_connect(stream, place):
             with open(place / LOCK, "a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # two messages at once start one worker
-                if not reached(stream, place):
-                    start(place, folder, stream)
+                if not try_to_connect(stream, place):
+                    start_worker(place, folder, stream)
         yield stream
 
 
-def reached(stream: socket.socket, place: Path) -> bool:
+def try_to_connect(stream: socket.socket, place: Path) -> bool:
     try:
-        stream.connect(address(place))
+        stream.connect(socket_address(place))
         return True
     except (FileNotFoundError, ConnectionRefusedError):
         return False
 
 
-def address(place: Path) -> str:
+def socket_address(place: Path) -> str:
     """The socket's name, by way of its folder's descriptor where the path is too long for one."""
     name = str(place / SOCKET)
     if len(os.fsencode(name)) < 100:
@@ -75,7 +75,7 @@ def address(place: Path) -> str:
     return f"/proc/self/fd/{os.open(place, os.O_RDONLY | os.O_DIRECTORY)}/{SOCKET}"
 
 
-def start(place: Path, folder: Path, stream: socket.socket) -> None:
+def start_worker(place: Path, folder: Path, stream: socket.socket) -> None:
     with open(place / LOG, "a") as log:
         command = [sys.executable, "-m", "fedptr.engines.flower.node.worker", str(folder)]
         process = subprocess.Popen(
@@ -83,14 +83,14 @@ def start(place: Path, folder: Path, stream: socket.socket) -> None:
         )
     started.append(process)
     until = time.monotonic() + START
-    while not reached(stream, place):
+    while not try_to_connect(stream, place):
         if process.poll() is not None or time.monotonic() > until:
             last = (place / LOG).read_text(errors="replace").strip().splitlines()[-1:]
             raise ReplyError(f"has a worker that did not start: {' '.join(last)[:300]}")
         time.sleep(0.05)
 
 
-def exactly(stream: socket.socket) -> Callable[[int], bytes]:
+def make_receiver(stream: socket.socket) -> Callable[[int], bytes]:
     """Reads so many bytes, or raises."""
 
     def receive(n: int) -> bytes:
@@ -109,27 +109,27 @@ def exactly(stream: socket.socket) -> Callable[[int], bytes]:
 def main(folder: Path) -> None:
     """Listens until the SuperNode is gone."""
     from fedptr.engines.flower.node.node import Node
-    from fedptr.engines.flower.node.node_plan import read as read_plan
+    from fedptr.engines.flower.node.node_plan import read_node_plan as read_plan
 
     node = Node(read_plan(folder))
-    place = private(folder)
+    place = make_private_folder(folder)
     with contextlib.suppress(FileNotFoundError):
         (place / SOCKET).unlink()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address(place))
+        listener.bind(socket_address(place))
         listener.listen(8)
         listener.settimeout(1.0)
         last = time.monotonic()
-        while supernode_lives() and time.monotonic() - last < IDLE:
+        while is_supernode_alive() and time.monotonic() - last < IDLE:
             with contextlib.suppress(TimeoutError):
                 stream, _ = listener.accept()
                 with stream, contextlib.suppress(ConnectionError, ReplyError):
                     stream.settimeout(None)
-                    write(stream.sendall, node.answer(read(exactly(stream))))
+                    write_parcel(stream.sendall, node.answer(read_parcel(make_receiver(stream))))
                 last = time.monotonic()
 
 
-def supernode_lives() -> bool:
+def is_supernode_alive() -> bool:
     pid = os.environ.get(PID, "")
     if not pid.isdigit():
         return True

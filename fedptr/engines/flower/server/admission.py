@@ -8,9 +8,9 @@ from typing import Any
 
 from fedptr.data.dataset import Dataset
 from fedptr.engines.flower.server import status_file
-from fedptr.engines.flower.server.deploy_plan import Rules
+from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.roster import Roster, read_offer
-from fedptr.engines.flower.wire.agreement import Agreement, Offer, agree
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, make_agreement
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.errors import ReplyError, UserError
@@ -19,9 +19,9 @@ from fedptr.messages import print_notice
 GREETING = 60.0  # seconds for an answer to a hello; a node reads its data first
 
 
-class Gathering:
+class Admission:
     def __init__(
-        self, courier: Courier, roster: Roster, rules: Rules, experiment: str, own: Dataset | None, folder: Path
+        self, courier: Courier, roster: Roster, rules: DeployRules, experiment: str, own: Dataset | None, folder: Path
     ) -> None:
         self.courier, self.roster, self.rules, self.folder = courier, roster, rules, folder
         self.experiment, self.own = experiment, own
@@ -80,7 +80,7 @@ class Gathering:
         """An agreement of those who fit each other, or the server's data; the others are refused by name."""
         offers = {node: read_offer(words, self.rules.max_samples)[0] for node, words in offered.items()}
         ordered = sorted(offers, key=lambda node: (offered[node]["number"], node))
-        shape = own_shape(self.own) or (offers[ordered[0]].shape if ordered else ())
+        shape = image_shape(self.own) or (offers[ordered[0]].shape if ordered else ())
         given = tuple(name.strip() for name in self.rules.classes.split(",") if name.strip())
         given = given or (self.own.classes if self.own is not None else ())
         fitting: list[Offer] = []
@@ -96,7 +96,7 @@ class Gathering:
                 del offered[node]
             else:
                 fitting.append(offer)
-        return agree(fitting, given) if len(fitting) >= self.rules.min_nodes else None
+        return make_agreement(fitting, given) if len(fitting) >= self.rules.min_nodes else None
 
     def take_in(self, node: int, words: dict[str, Any]) -> None:
         assert self.agreed is not None
@@ -116,8 +116,8 @@ class Gathering:
     def tell(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
         more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
-        status_file.write(self.folder, self.roster, self.courier.online(), phase, **more)
+        status_file.write_status(self.folder, self.roster, self.courier.online(), phase, **more)
 
 
-def own_shape(own: Dataset | None) -> tuple[int, ...]:
+def image_shape(own: Dataset | None) -> tuple[int, ...]:
     return () if own is None else tuple(int(n) for n in own.train_x.shape[1:])

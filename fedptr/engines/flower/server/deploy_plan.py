@@ -18,7 +18,7 @@ NAME = "deploy.toml"
 
 
 @dataclass(frozen=True)
-class Rules:
+class DeployRules:
     min_nodes: int = setting(2, "nodes that must be online before a round begins", ge=1)
     min_replies: int = setting(1, "usable replies without which a round does not count and is asked again", ge=1)
     round_timeout: float = setting(600.0, "seconds until a reply is late", gt=0)
@@ -36,7 +36,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Link:
+class FlowerLink:
     address: str = setting("127.0.0.1:8000", "host:port of the SuperLink, as nodes reach it")
     home: str = setting("", "FLWR_HOME: Flower's own configuration")
     app: str = setting("", "the Flower app")
@@ -45,14 +45,14 @@ class Link:
 
 @dataclass(frozen=True)
 class DeployPlan:
-    deploy: Rules = field(default_factory=Rules)
-    flower: Link = field(default_factory=Link)
+    deploy: DeployRules = field(default_factory=DeployRules)
+    flower: FlowerLink = field(default_factory=FlowerLink)
 
 
-SECTIONS: dict[str, Any] = {"deploy": Rules, "flower": Link}
+SECTIONS: dict[str, Any] = {"deploy": DeployRules, "flower": FlowerLink}
 
 
-def read(folder: Path) -> DeployPlan:
+def read_deploy_plan(folder: Path) -> DeployPlan:
     """Of a run folder, or of the server's folder."""
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")

@@ -30,12 +30,12 @@ from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.server import deploy_plan
-from fedptr.engines.flower.server.admission import Gathering
+from fedptr.engines.flower.server.admission import Admission
 from fedptr.engines.flower.server.deploy_plan import DeployPlan
-from fedptr.engines.flower.server.node_evaluation import evaluate
-from fedptr.engines.flower.server.remote_visits import Remote, TooFewError
+from fedptr.engines.flower.server.node_evaluation import evaluate_on_nodes
+from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.server.roster import Roster
-from fedptr.engines.flower.wire.agreement import Agreement, imaginary, translated
+from fedptr.engines.flower.wire.agreement import Agreement, make_empty_dataset, translate_dataset
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -64,20 +64,20 @@ class Server:
     attempt: int
 
 
-def serve(grid: Grid, folder: Path) -> Record:
+def serve_run(grid: Grid, folder: Path) -> Record:
     """Begins a run in its folder (plan.toml, deploy.toml), or goes on with it; returns the summary."""
-    plan, rules = load_plan(folder), deploy_plan.read(folder)
+    plan, rules = load_plan(folder), deploy_plan.read_deploy_plan(folder)
     with locked(folder):
-        experiment, attempt = started(folder)
+        experiment, attempt = count_start(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
         same = {"plan": identity_text(plan), "experiment": experiment}
         start, history = newest(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
             print_notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
-        return go(server, same, start, history)
+        return run_until_finished(server, same, start, history)
 
 
-def started(folder: Path) -> tuple[str, int]:
+def count_start(folder: Path) -> tuple[str, int]:
     """The experiment's name and which start this is; on the disk before any node is asked."""
     path = folder / IDENTITY
     known: Record = {"experiment": secrets.token_hex(8), "attempt": 0}
@@ -88,7 +88,7 @@ def started(folder: Path) -> tuple[str, int]:
     return str(known["experiment"]), int(known["attempt"])
 
 
-def go(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
+def run_until_finished(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
     """Rounds until the last; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
     header = {} if start is None else atomic_files.read_tensors(Store(out / CHECKPOINTS).server(start.round))[1]
@@ -96,12 +96,12 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
     roster = Roster.of(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None
     agreed = Agreement.of(json.loads(header["agreement"])) if "agreement" in header else None
-    gathering = Gathering(server.courier, roster, rules, server.experiment, own, out)
+    gathering = Admission(server.courier, roster, rules, server.experiment, own, out)
     agreed = gathering.begin(agreed)
-    task, test = prepare(plan, agreed, own)
+    task, test = prepare_task(plan, agreed, own)
     store = Store(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
-    remote = Remote(server.courier, roster, rules, *asked, oldest_of(store, plan), plan.privacy)
+    remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
     history = history or History(out)
     # Signals are left to Flower, which ends this process when its SuperLink is gone; a checkpoint is all it needs.
     with contextlib.closing(history), trackers.follow(out, history.records) as track:
@@ -115,32 +115,42 @@ def go(server: Server, same: Header, start: Run | None, history: History | None)
             lambda run: track(run.record),
             lambda: {**same, "roster": roster.text(), "agreement": json.dumps(agreed.plain())},
         )
-    dataset = imaginary(agreed) if own is None else translated(own, agreed)
-    experiment = Experiment(dataset, as_split(roster), task, [], to_samples(dataset)[1])
+    dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
+    experiment = Experiment(dataset, make_split(roster), task, [], to_samples(dataset)[1])
     summary = finish_run(plan, experiment, out, run, store, history, evaluated=rules.evaluate)
     gathering.tell("finished", run.record)
     return summary
 
 
-def prepare(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classification, Samples | None]:
+def prepare_task(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classification, Samples | None]:
     """The task as the nodes make it, and the server's test set where it has one."""
     device = choose_device(plan.machine.device)
-    dataset = imaginary(agreed) if own is None else translated(own, agreed)
+    dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
     return task, None if own is None else to_samples(dataset, device)[1]
 
 
 def rounds_that_count(
-    server: Server, gathering: Gathering, remote: Remote, task: Classification, test: Samples | None, run: Run | None
+    server: Server,
+    gathering: Admission,
+    remote: RemoteCohort,
+    task: Classification,
+    test: Samples | None,
+    run: Run | None,
 ) -> Iterator[Run]:
     """The rounds from `run` to the plan's last."""
     while run is None or run.round < server.plan.run.rounds:
-        run = next_that_counts(server, gathering, remote, task, test, run)
+        run = next_round_that_counts(server, gathering, remote, task, test, run)
         yield run
 
 
-def next_that_counts(
-    server: Server, gathering: Gathering, remote: Remote, task: Classification, test: Samples | None, run: Run | None
+def next_round_that_counts(
+    server: Server,
+    gathering: Admission,
+    remote: RemoteCohort,
+    task: Classification,
+    test: Samples | None,
+    run: Run | None,
 ) -> Run:
     """The next round that counts."""
     plan, rules = server.plan, server.rules.deploy
@@ -158,9 +168,9 @@ def next_that_counts(
                 record["late"] = server.courier.late - late
             due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
             if test is None and due:
-                record |= evaluate(remote, new.server)
+                record |= evaluate_on_nodes(remote, new.server)
             return replace(new, record={**record, "evaluated": rules.evaluate} if due else record)
-        except TooFewError as error:
+        except TooFewRepliesError as error:
             if time.monotonic() > until:
                 words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
                 raise UserError(f"{words}; see to the nodes, then go on with `fedptr resume {server.folder}`") from None
@@ -168,7 +178,7 @@ def next_that_counts(
             time.sleep(min(5.0, rules.poll * 10))
 
 
-def oldest_of(store: Store, plan: Plan) -> Callable[[int], int]:
+def make_oldest_round(store: Store, plan: Plan) -> Callable[[int], int]:
     """Which round of a client's state the oldest kept checkpoint has; 0 = the run may begin again."""
 
     def oldest(i: int) -> int:
@@ -182,7 +192,7 @@ def oldest_of(store: Store, plan: Plan) -> Callable[[int], int]:
     return oldest
 
 
-def as_split(roster: Roster) -> Split:
+def make_split(roster: Roster) -> Split:
     """How many samples each client has, in the form of a split; which they are only the nodes know."""
     sizes = roster.sizes()
     rows = torch.arange(sum(sizes)).split(sizes)

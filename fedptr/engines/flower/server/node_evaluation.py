@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedptr.engines.flower.server.remote_visits import Remote, TooFewError
+from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.wire.parcel import Parcel
-from fedptr.engines.flower.wire.tensors import pack
+from fedptr.engines.flower.wire.tensors import state_to_blocks
 from fedptr.types import State
 
 
-def evaluate(remote: Remote, server: State) -> dict[str, Any]:
+def evaluate_on_nodes(remote: RemoteCohort, server: State) -> dict[str, Any]:
     """`test_accuracy`, `test_loss`, and which clients they are from. Every node that is there is asked."""
     roster, courier = remote.roster, remote.courier
     model = {name: value for name, value in server.items() if name in ("x", "buffers")}
     busy = courier.busy()
     here = {i: roster.nodes[i] for i in roster.see(courier.online()) if roster.nodes[i] not in busy}
     here = {i: node for i, node in here.items() if roster.members[i].tests}
-    parcel = Parcel(remote.words("evaluate"), pack(model))
+    parcel = Parcel(remote.words("evaluate"), state_to_blocks(model))
     answers = courier.ask("evaluate", dict.fromkeys(here.values(), parcel), remote.rules.round_timeout)
     scores: dict[int, tuple[float, float]] = {}
     for i, node in sorted(here.items()):
@@ -28,7 +28,7 @@ def evaluate(remote: Remote, server: State) -> dict[str, Any]:
             scores[i] = accuracy, loss
     total = sum(roster.members[i].tests for i in scores)
     if not total:
-        raise TooFewError("no node could evaluate the model")
+        raise TooFewRepliesError("no node could evaluate the model")
     weights = {i: roster.members[i].tests / total for i in scores}
     means = [sum(weights[i] * values[k] for i, values in scores.items()) for k in (0, 1)]
     return {"test_accuracy": means[0], "test_loss": means[1], "tested": sorted(scores)}

@@ -14,13 +14,13 @@ import torch
 
 from fedptr.core.federation import Visit, check_reply
 from fedptr.core.method import Method, Site
-from fedptr.engines.flower.server.deploy_plan import Rules
+from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
-from fedptr.engines.flower.wire.diagnostics import read_entries
+from fedptr.engines.flower.wire.diagnostics import read_log
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
-from fedptr.engines.flower.wire.tensors import pack, unpack
+from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.privacy.differential import Privacy
 from fedptr.privacy.secure_sums import is_training_message, reply_entries
@@ -29,17 +29,17 @@ from fedptr.types import State
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
 
 
-class TooFewError(Exception):
+class TooFewRepliesError(Exception):
     """A round had fewer usable replies than the rules ask for."""
 
 
 @dataclass
-class Remote:
+class RemoteCohort:
     """Everything a question to a node needs besides the round itself."""
 
     courier: Courier
     roster: Roster
-    rules: Rules
+    rules: DeployRules
     plan: str  # as TOML
     agreed: Agreement
     experiment: str
@@ -69,7 +69,7 @@ class Remote:
         """Asks the cohort. See `visit_in_process`."""
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
-        online, busy, blocks = self.courier.online(), self.courier.busy(), pack(msg)
+        online, busy, blocks = self.courier.online(), self.courier.busy(), state_to_blocks(msg)
         for i, site in sites.items():
             node = self.roster.nodes.get(i, -1)
             if node not in online or node in busy:
@@ -80,7 +80,7 @@ class Remote:
         # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.
         least = 0 if self.privacy.clip else self.rules.min_replies
         if len(orders) < least:
-            raise TooFewError(f"{len(orders)} of {len(sites)} clients can be asked")
+            raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
         ask = self.sum_up if self.privacy.secure else self.ask
         visits, failures = ask(method, msg, orders, sites) if orders else ({}, {})
@@ -93,7 +93,9 @@ class Remote:
             i = min(dropped)
             raise ClientError(f"{method.name}, round {t + 1}, client {i}: {dropped[i]}")
         if len(visits) < least:
-            raise TooFewError(f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})")
+            raise TooFewRepliesError(
+                f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})"
+            )
         return visits, dict(sorted(dropped.items()))
 
     def ask(
@@ -115,7 +117,7 @@ class Remote:
                 if set(parcel.blocks) != names:
                     sent = ", ".join(sorted(parcel.blocks))[:200] or "nothing"
                     raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
-                reply = unpack(parcel.blocks, str(msg["x"].device))
+                reply = blocks_to_state(parcel.blocks, str(msg["x"].device))
                 self.bound(reply, msg)
                 found = self.visit(reply, parcel.words, sites[i], seconds)
                 if trained and "steps" not in found.log:
@@ -130,12 +132,12 @@ class Remote:
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
         from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError
-        from fedptr.engines.flower.server.secure_aggregation import collect_mean, resolution
+        from fedptr.engines.flower.server.secure_aggregation import collect_mean, rounding_step
 
         x, names = msg["x"], sorted(reply_entries(method, msg, sites[min(sites)]))
         shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]
         weights = {i: sites[i].size if method.weighting == "samples" else 1 for i in orders}
-        clip = self.privacy.clip and self.privacy.clip - len(x) ** 0.5 * resolution(self.privacy.range)
+        clip = self.privacy.clip and self.privacy.clip - len(x) ** 0.5 * rounding_step(self.privacy.range)
         if clip < 0:
             raise UserError("privacy.clip is within the rounding of privacy.range; make the range smaller")
         more = {"range": self.privacy.range, "clip": clip, "largest": max(weights.values())}
@@ -154,7 +156,7 @@ class Remote:
                 for node, words in got.words.items()
             }
         except (UnmaskableError, ReplyError) as error:  # which of them sent what is not known
-            raise TooFewError(f"the sum of the replies cannot be used: {error}") from None
+            raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
         return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
     def order(self, site: Site, i: int, kept: State | None) -> dict[str, Any]:
@@ -194,4 +196,4 @@ class Remote:
 
     def visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
         version = torch.tensor([site.round + 1, self.attempt])
-        return Visit(reply, {VERSION: version}, read_entries(words.get("log")), seconds)
+        return Visit(reply, {VERSION: version}, read_log(words.get("log")), seconds)

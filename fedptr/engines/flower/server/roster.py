@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedptr.engines.flower.wire.agreement import Agreement, Offer, fits
+from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
 from fedptr.errors import ReplyError, UserError
 
 AGAIN = 60.0  # seconds after which a node that was refused is asked again
@@ -60,7 +60,7 @@ class Roster:
         """Takes a node in, or refuses it in one sentence that names it."""
         offer, member = read_offer(words, most)
         self.check_registered(node, member)
-        fits(offer, agreed)
+        check_offer_fits(offer, agreed)
         old = self.members.get(member.number)
         if old is not None and old != member:
             what = "name" if old.name != member.name else "data"

@@ -18,7 +18,7 @@ from flwr.app import Message
 from fedptr.engines.flower.patches.secagg_node import RECORD
 from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError, average_masked
 from fedptr.engines.flower.wire.courier import Courier
-from fedptr.engines.flower.wire.parcel import Parcel, words_from
+from fedptr.engines.flower.wire.parcel import Parcel, parse_words
 from fedptr.engines.flower.wire.records import to_records
 from fedptr.errors import ReplyError
 
@@ -28,7 +28,7 @@ MOST = MODULUS // LEVELS - 1  # nodes, whose sum must not reach the modulus
 KEYS = 120.0  # seconds for the messages that take no training
 
 
-def resolution(bound: float) -> float:
+def rounding_step(bound: float) -> float:
     """The distance of two levels.
 
     >>> resolution(8.0) < 4e-6
@@ -51,7 +51,7 @@ def collect_mean(
     if not 2 <= len(orders) <= MOST:
         raise UnmaskableError(f"secure aggregation takes 2 to {MOST} nodes, not {len(orders)}")
     first = next(iter(orders.values())).words
-    carrier = Carrier(courier, dict(orders), [(1,), *shapes], timeout)
+    carrier = CheckedGrid(courier, dict(orders), [(1,), *shapes], timeout)
     mean = average_masked(
         carrier,
         {node: to_records(order) for node, order in orders.items()},
@@ -69,7 +69,7 @@ def collect_mean(
 
 
 @dataclass
-class Carrier:
+class CheckedGrid:
     """The grid that Flower's workflow sees. A reply that is not what it must be never reaches it."""
 
     courier: Courier
@@ -93,7 +93,7 @@ class Carrier:
                 CHECKS[stage](self, reply)
                 if training:
                     record = reply.content.config_records.get("words")
-                    self.words[node] = words_from(record.get("json") if record else None)
+                    self.words[node] = parse_words(record.get("json") if record else None)
                 good.append(reply)
             except ReplyError as error:
                 self.failures[node] = str(error)
@@ -120,11 +120,11 @@ class Carrier:
             raise ReplyError("sent shares of nodes that were not asked")
 
 
-CHECKS: dict[str, Callable[[Carrier, Message], None]] = {
-    "setup": Carrier.check_keys,
-    "share_keys": Carrier.check_shares,
-    "collect_masked_vectors": Carrier.check_vectors,
-    "unmask": Carrier.check_unmasking,
+CHECKS: dict[str, Callable[[CheckedGrid, Message], None]] = {
+    "setup": CheckedGrid.check_keys,
+    "share_keys": CheckedGrid.check_shares,
+    "collect_masked_vectors": CheckedGrid.check_vectors,
+    "unmask": CheckedGrid.check_unmasking,
 }
 
 

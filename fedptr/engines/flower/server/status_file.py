@@ -14,7 +14,7 @@ from fedptr.engines.flower.server.roster import Roster
 NAME = "status.json"
 
 
-def write(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
+def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
     """`phase` is a few words: waiting for nodes, round 3, stopped …"""
     nodes = [
         {
@@ -31,7 +31,7 @@ def write(folder: Path, roster: Roster, online: set[int], phase: str, **more: An
     write_text(folder / NAME, json.dumps(content, indent=1) + "\n")
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_status(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / NAME).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
@@ -39,6 +39,8 @@ def read(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def fail(folder: Path, problem: str) -> None:
+def write_problem(folder: Path, problem: str) -> None:
     """The run stopped, and why."""
-    write_text(folder / NAME, json.dumps({**read(folder), "at": time.time(), "problem": problem}, indent=1) + "\n")
+    write_text(
+        folder / NAME, json.dumps({**read_status(folder), "at": time.time(), "problem": problem}, indent=1) + "\n"
+    )

@@ -29,7 +29,7 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def pem(key: EllipticCurvePrivateKey) -> bytes:
+def encode_pem(key: EllipticCurvePrivateKey) -> bytes:
     return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NONE))
 
 
@@ -37,10 +37,12 @@ def make_authority(folder: Path, days: int) -> None:
     """ca.key and ca.crt: whoever has the certificate trusts servers that the key has signed, and no others."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedptr federation")])
-    builder = signed_by(name, name, key, days).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-    builder = builder.add_extension(usage(key_cert_sign=True, crl_sign=True), True)
+    builder = start_certificate(name, name, key, days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), True
+    )
+    builder = builder.add_extension(key_usage(key_cert_sign=True, crl_sign=True), True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-    write_private(folder / "ca.key", pem(key))
+    write_private(folder / "ca.key", encode_pem(key))
     (folder / "ca.crt").write_bytes(builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM))
 
 
@@ -51,12 +53,12 @@ def make_server(folder: Path, hosts: Sequence[str], days: int) -> None:
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    builder = signed_by(name, ca.subject, key, days).add_extension(x509.BasicConstraints(False, None), True)
-    builder = builder.add_extension(x509.SubjectAlternativeName([general(host) for host in hosts]), False)
+    builder = start_certificate(name, ca.subject, key, days).add_extension(x509.BasicConstraints(False, None), True)
+    builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), False)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    builder = builder.add_extension(usage(digital_signature=True), True)
+    builder = builder.add_extension(key_usage(digital_signature=True), True)
     builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
-    write_private(folder / "server.key", pem(key))
+    write_private(folder / "server.key", encode_pem(key))
     certificate = builder.sign(ca_key, hashes.SHA384())
     (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -72,7 +74,7 @@ def make_node(folder: Path, name: str) -> bytes:
     return public
 
 
-def signed_by(
+def start_certificate(
     subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
@@ -82,7 +84,7 @@ def signed_by(
     return builder.not_valid_before(begin).not_valid_after(end)
 
 
-def usage(**used: bool) -> x509.KeyUsage:
+def key_usage(**used: bool) -> x509.KeyUsage:
     names = (
         "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign "
         "encipher_only decipher_only"
@@ -90,14 +92,14 @@ def usage(**used: bool) -> x509.KeyUsage:
     return x509.KeyUsage(**{name: used.get(name, False) for name in names.split()})
 
 
-def general(host: str) -> x509.GeneralName:
+def general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def loaded(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
+def load_file(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
     """What a file holds, or in one sentence that it does not."""
     try:
         return parse(path.read_bytes())
@@ -105,41 +107,41 @@ def loaded(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
         raise UserError(f"{path.name} is missing, or no {what}; it was made by `fedptr deploy init`") from None
 
 
-def certificate(path: Path) -> x509.Certificate:
-    return loaded(path, "certificate", x509.load_pem_x509_certificate)
+def load_certificate(path: Path) -> x509.Certificate:
+    return load_file(path, "certificate", x509.load_pem_x509_certificate)
 
 
-def public_of(path: Path) -> bytes:
+def load_public_half(path: Path) -> bytes:
     """The public half of a private key, of either form."""
 
     def parse(content: bytes) -> bytes:
         ssh = b"OPENSSH" in content[:60]
         key = (serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key)(content, None)
-        return pinned(key.public_key())
+        return encode_public_key(key.public_key())
 
-    return loaded(path, "private key", parse)
+    return load_file(path, "private key", parse)
 
 
-def public(path: Path) -> bytes:
+def load_public_key(path: Path) -> bytes:
     """Of a node's .pub file."""
-    return loaded(path, "public key", lambda content: pinned(serialization.load_ssh_public_key(content)))
+    return load_file(path, "public key", lambda content: encode_public_key(serialization.load_ssh_public_key(content)))
 
 
-def pinned(key: Any) -> bytes:
+def encode_public_key(key: Any) -> bytes:
     form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     return bytes(key.public_bytes(*form))
 
 
-def hosts_of(path: Path) -> tuple[list[str], datetime.datetime]:
+def read_hosts(path: Path) -> tuple[list[str], datetime.datetime]:
     """The names and addresses a certificate is for, and when it ends."""
-    found = certificate(path)
+    found = load_certificate(path)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names], found.not_valid_after_utc
 
 
-def signed(path: Path, authority: Path) -> bool:
+def is_signed_by(path: Path, authority: Path) -> bool:
     """Whether this authority signed that certificate."""
-    found, ca = certificate(path), certificate(authority)
+    found, ca = load_certificate(path), load_certificate(authority)
     try:
         found.verify_directly_issued_by(ca)
         return True

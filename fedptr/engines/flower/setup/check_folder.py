@@ -14,7 +14,7 @@ from pathlib import Path
 from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates as keys
-from fedptr.engines.flower.setup.init_federation import federation_of, read_register
+from fedptr.engines.flower.setup.init_federation import read_federation, read_register
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import load_data
@@ -25,12 +25,12 @@ SOON = 30  # days
 Finding = tuple[bool, str]  # whether it is well, and what
 
 
-def check(folder: Path) -> int:
+def check_folder(folder: Path) -> int:
     """Prints every finding; 0 if all is well, 2 if not."""
     if (folder / deploy_plan.NAME).exists():
-        findings = server(folder)
+        findings = check_server(folder)
     elif (folder / node_plan.NAME).exists():
-        findings = node(folder)
+        findings = check_node(folder)
     else:
         raise UserError(f"{folder} is neither a server's nor a node's folder; make them with `fedptr deploy init`")
     wrong = 0
@@ -40,39 +40,41 @@ def check(folder: Path) -> int:
     return 2 if wrong else 0
 
 
-def server(folder: Path) -> Iterator[Finding]:
-    yield flower()
-    yield from attempt("the plan", lambda: f"{load_plan(folder).method.name}, {load_plan(folder).run.rounds} rounds")
+def check_server(folder: Path) -> Iterator[Finding]:
+    yield check_flower()
+    yield from try_to_get("the plan", lambda: f"{load_plan(folder).method.name}, {load_plan(folder).run.rounds} rounds")
     try:
-        rules, federation, known = deploy_plan.read(folder), federation_of(folder), read_register(folder)
+        rules, federation, known = deploy_plan.read_deploy_plan(folder), read_federation(folder), read_register(folder)
     except UserError as error:
         yield False, str(error)
         return
     least = rules.deploy.min_nodes
     yield least <= len(known), f"deploy.min_nodes is {least}, and {len(known)} nodes are known"
     if rules.deploy.evaluate == "server":
-        yield from attempt("the server's test data", lambda: f"{len(load_data(load_plan(folder).data).test_y)} samples")
+        yield from try_to_get(
+            "the server's test data", lambda: f"{len(load_data(load_plan(folder).data).test_y)} samples"
+        )
     if federation.insecure:
         yield False, "INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only"
     else:
-        yield from certificates(folder, federation.host)
+        yield from check_certificates(folder, federation.host)
         for name in known:
             path = folder / "keys" / f"{name}.pub"
-            yield from attempt(f"public key of node {name}", partial(sound, keys.public, path))
-    yield from reach("127.0.0.1", federation.port, None if federation.insecure else folder / "ca.crt")
+            yield from try_to_get(f"public key of node {name}", partial(check_file, keys.load_public_key, path))
+    yield from check_connection("127.0.0.1", federation.port, None if federation.insecure else folder / "ca.crt")
 
 
-def node(folder: Path) -> Iterator[Finding]:
-    yield flower()
+def check_node(folder: Path) -> Iterator[Finding]:
+    yield check_flower()
 
     def data() -> str:
-        dataset, rows = node_plan.own_data(node_plan.read(folder))
+        dataset, rows = node_plan.load_own_data(node_plan.read_node_plan(folder))
         count = len(dataset.train_y) if rows is None else len(rows)
         size = "×".join(map(str, dataset.train_x.shape[1:]))
         return f"{count} samples of {size}, {len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
 
-    yield from attempt("the node's data", data)
-    yield from own_models(folder)
+    yield from try_to_get("the node's data", data)
+    yield from check_own_models(folder)
     start = (folder / "supernode.sh").read_text(encoding="utf-8") if (folder / "supernode.sh").exists() else ""
     words = start.split()
     if "--superlink" not in words:
@@ -83,16 +85,18 @@ def node(folder: Path) -> Iterator[Finding]:
     if insecure:
         yield False, "INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only"
     else:
-        yield from private(folder / "key")
-        yield from attempt("the federation's certificate", partial(sound, keys.certificate, folder / "ca.crt"))
-    yield from reach(host, int(port), None if insecure else folder / "ca.crt")
+        yield from check_private_key(folder / "key")
+        yield from try_to_get(
+            "the federation's certificate", partial(check_file, keys.load_certificate, folder / "ca.crt")
+        )
+    yield from check_connection(host, int(port), None if insecure else folder / "ca.crt")
 
 
-def own_models(folder: Path) -> Iterator[Finding]:
+def check_own_models(folder: Path) -> Iterator[Finding]:
     """Whether the models that node.toml names can be made, for the node's own data."""
     with contextlib.suppress(UserError):  # said before
-        plan = node_plan.read(folder)
-        dataset, _ = node_plan.own_data(plan)
+        plan = node_plan.read_node_plan(folder)
+        dataset, _ = node_plan.load_own_data(plan)
         channels, height, width = dataset.train_x.shape[1:]
         for name in plan.node.allowed():
 
@@ -101,10 +105,10 @@ def own_models(folder: Path) -> Iterator[Finding]:
                     model = build_model(ModelPlan(name), (channels, height, width), len(dataset.classes))
                 return f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
-            yield from attempt(f"the model {name}", made)
+            yield from try_to_get(f"the model {name}", made)
 
 
-def flower() -> Finding:
+def check_flower() -> Finding:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
@@ -113,24 +117,24 @@ def flower() -> Finding:
     return TESTED[0] <= found < TESTED[1], f"Flower {version}; fedptr was tested with 1.41 and allows 1.42"
 
 
-def attempt(what: str, get: Callable[[], str]) -> Iterator[Finding]:
+def try_to_get(what: str, get: Callable[[], str]) -> Iterator[Finding]:
     try:
         yield True, f"{what}: {get()}"
     except UserError as error:
         yield False, f"{what}: {error}"
 
 
-def sound(load: Callable[[Path], object], path: Path) -> str:
+def check_file(load: Callable[[Path], object], path: Path) -> str:
     """That a file holds what it should; UserError where it does not."""
     load(path)
     return path.name
 
 
-def private(path: Path) -> Iterator[Finding]:
+def check_private_key(path: Path) -> Iterator[Finding]:
     if not path.is_file():
         yield False, f"{path.name} is missing; it was made by `fedptr deploy init`"
         return
-    yield from attempt("private key", partial(sound, keys.public_of, path))
+    yield from try_to_get("private key", partial(check_file, keys.load_public_half, path))
     mode = path.stat().st_mode & 0o777
     words = (
         f"{path.name} may be read by its owner alone" if not mode & 0o77 else f"others may read it: chmod 600 {path}"
@@ -138,16 +142,16 @@ def private(path: Path) -> Iterator[Finding]:
     yield not mode & 0o77, words
 
 
-def certificates(folder: Path, host: str) -> Iterator[Finding]:
+def check_certificates(folder: Path, host: str) -> Iterator[Finding]:
     for name in ("ca.key", "server.key"):
-        yield from private(folder / name)
+        yield from check_private_key(folder / name)
     certificate, authority = folder / "server.crt", folder / "ca.crt"
     try:
-        yield keys.signed(certificate, authority), "server.crt is signed by ca.crt"
-        hosts, end = keys.hosts_of(certificate)
+        yield keys.is_signed_by(certificate, authority), "server.crt is signed by ca.crt"
+        hosts, end = keys.read_hosts(certificate)
         for name in ("ca", "server"):
-            own = keys.pinned(keys.certificate(folder / f"{name}.crt").public_key())
-            yield keys.public_of(folder / f"{name}.key") == own, f"{name}.key belongs to {name}.crt"
+            own = keys.encode_public_key(keys.load_certificate(folder / f"{name}.crt").public_key())
+            yield keys.load_public_half(folder / f"{name}.key") == own, f"{name}.key belongs to {name}.crt"
     except UserError as error:
         yield False, str(error)
         return
@@ -156,7 +160,7 @@ def certificates(folder: Path, host: str) -> Iterator[Finding]:
     yield left > SOON, f"server.crt is good for {left} more days"
 
 
-def reach(host: str, port: int, authority: Path | None) -> Iterator[Finding]:
+def check_connection(host: str, port: int, authority: Path | None) -> Iterator[Finding]:
     """Whether the SuperLink answers, and as the one we trust."""
     where = f"{host}:{port}"
     try:

@@ -50,7 +50,9 @@ class Federation:
                 raise UserError(f"--{name} must be from 1 to {most}, not {value}")
 
 
-def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
+def init_federation(
+    folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]
+) -> None:
     """`nodes` maps names to data: a path, a named dataset, or nothing yet."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} already holds something; choose another folder, or `fedptr deploy add` a node")
@@ -60,31 +62,33 @@ def init(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, s
         check_name(name)
     federation.check()
     try:
-        fill(folder, plan, federation, nodes, rules)
+        write_federation(folder, plan, federation, nodes, rules)
     except BaseException:  # so that the command, mended, finds it empty again
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def fill(folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]) -> None:
+def write_federation(
+    folder: Path, plan: Plan, federation: Federation, nodes: Mapping[str, str], rules: Mapping[str, Any]
+) -> None:
     server = folder / "server"
     (server / "keys").mkdir(parents=True)
     server.chmod(0o700)
     write_text(server / "plan.toml", plan.toml())
     link = {"address": federation.address, "nodes": "" if federation.insecure else REGISTER}
     write_text(server / deploy_plan.NAME, tomli_w.dumps({"deploy": dict(rules), "flower": link}))
-    deploy_plan.read(server)  # says what is wrong with the rules
+    deploy_plan.read_deploy_plan(server)  # says what is wrong with the rules
     for name, text in templates.APP_FILES.items():
         (server / "app" / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(server / "app" / name, text)
     if not federation.insecure:
         certificates.make_authority(server, federation.days)
         certificates.make_server(server, list(dict.fromkeys([federation.host, *HERE])), federation.days)
-    start_server(server, federation)
+    write_server_scripts(server, federation)
     write_text(server / REGISTER, "{}\n")
     for name, data in nodes.items():
-        add(server, name, data, federation)
-    write_text(folder / "README.md", readme(federation, list(nodes)))
+        add_node(server, name, data, federation)
+    write_text(folder / "README.md", make_readme(federation, list(nodes)))
 
 
 def check_name(name: str) -> None:
@@ -92,16 +96,16 @@ def check_name(name: str) -> None:
         raise UserError(f"{name!r} cannot be a node's name; use letters, digits, dots and dashes")
 
 
-def start_server(server: Path, federation: Federation) -> None:
+def write_server_scripts(server: Path, federation: Federation) -> None:
     words = "The Flower SuperLink: nodes connect to it, and it starts the run's server."
     secure = "--insecure" if federation.insecure else templates.SUPERLINK_TLS
     bind = "127.0.0.1" if federation.host in HERE else "0.0.0.0"
     body = templates.SUPERLINK.format(bind=bind, port=federation.port, secure=secure)
-    script(server / "superlink.sh", words, body, federation.insecure)
-    unit(server, "fedptr-superlink.service", words, server.resolve(), "superlink.sh")
+    write_script(server / "superlink.sh", words, body, federation.insecure)
+    write_unit(server, "fedptr-superlink.service", words, server.resolve(), "superlink.sh")
 
 
-def add(server: Path, name: str, data: str, federation: Federation) -> Path:
+def add_node(server: Path, name: str, data: str, federation: Federation) -> Path:
     """One more node: its folder, its key, and its line in the server's register."""
     check_name(name)
     known = read_register(server)
@@ -126,8 +130,8 @@ def add(server: Path, name: str, data: str, federation: Federation) -> Path:
     words = f"The Flower SuperNode of {name}: trains on the data that node.toml names."
     secure = "--insecure" if federation.insecure else templates.SUPERNODE_TLS
     body = templates.SUPERNODE.format(address=federation.address, local=LOCAL + number, secure=secure)
-    script(folder / "supernode.sh", words, body, federation.insecure)
-    unit(folder, "fedptr-node.service", words, Path("/opt/fedptr") / name, "supernode.sh")
+    write_script(folder / "supernode.sh", words, body, federation.insecure)
+    write_unit(folder, "fedptr-node.service", words, Path("/opt/fedptr") / name, "supernode.sh")
     known[name] = {"number": number, "node": None}
     write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
     return folder
@@ -141,22 +145,22 @@ def read_register(server: Path) -> dict[str, dict[str, Any]]:
     return dict(found)
 
 
-def federation_of(server: Path) -> Federation:
+def read_federation(server: Path) -> Federation:
     """As `init` was told, from what it wrote."""
-    host, _, port = deploy_plan.read(server).flower.address.rpartition(":")
+    host, _, port = deploy_plan.read_deploy_plan(server).flower.address.rpartition(":")
     return Federation(host, int(port), not (server / "ca.crt").exists(), 0)
 
 
-def script(path: Path, words: str, body: str, insecure: bool) -> None:
-    write_text(path, templates.head(words, str(Path(sys.executable).parent), insecure) + body)
+def write_script(path: Path, words: str, body: str, insecure: bool) -> None:
+    write_text(path, templates.make_script_head(words, str(Path(sys.executable).parent), insecure) + body)
     path.chmod(0o755)
 
 
-def unit(folder: Path, name: str, words: str, place: Path, start: str) -> None:
+def write_unit(folder: Path, name: str, words: str, place: Path, start: str) -> None:
     write_text(folder / name, templates.UNIT.format(words=words, name=name, folder=place, script=start))
 
 
-def readme(federation: Federation, nodes: Sequence[str]) -> str:
+def make_readme(federation: Federation, nodes: Sequence[str]) -> str:
     rows = "\n".join(f"| {name} | `nodes/{name}/` | `supernode.sh`, or `fedptr-node.service` |" for name in nodes)
     security = templates.INSECURE if federation.insecure else templates.SECURE
     return templates.README.format(

@@ -17,7 +17,7 @@ import tomli_w
 
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server import deploy_plan, status_file
-from fedptr.engines.flower.setup.init_federation import REGISTER, federation_of, read_register
+from fedptr.engines.flower.setup.init_federation import REGISTER, read_federation, read_register
 from fedptr.errors import UserError
 from fedptr.runs import lock
 from fedptr.runs.plan import load_plan
@@ -33,9 +33,9 @@ LOST = 20.0  # seconds without a server in the run folder after which it is take
 START = 300.0  # seconds for Flower to start the server
 
 
-def begin(server: Path, out: Path) -> None:
+def write_run_folder(server: Path, out: Path) -> None:
     """The run folder: the plan, and the rules with every path made absolute."""
-    plan, rules = load_plan(server), deploy_plan.read(server)
+    plan, rules = load_plan(server), deploy_plan.read_deploy_plan(server)
     home = server.absolute() / "flower"
     nodes = str(server.absolute() / rules.flower.nodes) if rules.flower.nodes else ""
     link = replace(rules.flower, home=str(home), app=str(server.absolute() / "app"), nodes=nodes)
@@ -43,33 +43,33 @@ def begin(server: Path, out: Path) -> None:
     write_text(out / deploy_plan.NAME, tomli_w.dumps({"deploy": asdict(rules.deploy), "flower": asdict(link)}))
 
 
-def submit(out: Path) -> None:
+def submit_run(out: Path) -> None:
     """Registers keys that are not yet, and starts the run on the SuperLink."""
-    link = deploy_plan.read(out).flower
+    link = deploy_plan.read_deploy_plan(out).flower
     if not link.app:
         raise UserError(f"{out} was simulated; do it again with `fedptr deploy simulate`, or `fedptr run` its plan")
     server = Path(link.app).parent
-    configure(server, Path(link.home))
+    write_flower_config(server, Path(link.home))
     if link.nodes:
-        register(server)
-    flwr(server, "run", link.app, CONNECTION, "--run-config", f"folder={json.dumps(str(out.absolute()))}")
+        register_keys(server)
+    call_flwr(server, "run", link.app, CONNECTION, "--run-config", f"folder={json.dumps(str(out.absolute()))}")
 
 
-def configure(server: Path, home: Path) -> None:
+def write_flower_config(server: Path, home: Path) -> None:
     """Flower's own configuration, for this machine alone."""
-    federation = federation_of(server)
+    federation = read_federation(server)
     secure = {"insecure": True} if federation.insecure else {"root-certificates": str(server.absolute() / "ca.crt")}
     connection = {"address": f"127.0.0.1:{federation.port}", **secure}
     home.mkdir(mode=0o700, exist_ok=True)
     write_text(home / "config.toml", tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}}))
 
 
-def register(server: Path) -> None:
+def register_keys(server: Path) -> None:
     """Tells the SuperLink the keys of all nodes, and notes Flower's number of each."""
     known = read_register(server)
     for name, entry in known.items():
         if entry["node"] is None:
-            found = flwr(
+            found = call_flwr(
                 server,
                 "supernode",
                 "register",
@@ -82,7 +82,7 @@ def register(server: Path) -> None:
             write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
 
 
-def flwr(server: Path, *arguments: str) -> dict[str, Any]:
+def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
     """Flower's command line; its JSON answer, or what it complained about in one sentence."""
     command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
     env = {**os.environ, **ENV, "FLWR_HOME": str((server / "flower").absolute())}
@@ -101,29 +101,29 @@ def flwr(server: Path, *arguments: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def follow(out: Path, show: Callable[[Record], None]) -> None:
+def follow_run(out: Path, show: Callable[[Record], None]) -> None:
     """Shows rounds as they come, until the run is finished; raises where it stops."""
     began = time.time()
-    shown, alive = len(lines(out)), began + START
+    shown, alive = len(read_round_lines(out)), began + START
     while True:
-        new = lines(out)
+        new = read_round_lines(out)
         for line in new[shown:]:
             show(json.loads(line))
         shown = max(shown, len(new)) if len(new) >= shown else len(new)
-        now = status_file.read(out)
+        now = status_file.read_status(out)
         fresh = now.get("at", 0) >= began
         if fresh and now["phase"] == "finished":
             return
         if fresh and "problem" in now:
             raise UserError(now["problem"])
-        if held(out):
+        if is_folder_in_use(out):
             alive = time.time() + LOST
         elif time.time() > alive:
             raise UserError(f"the server of {out} is gone; see Flower's log, then go on with `fedptr resume {out}`")
         time.sleep(0.5)
 
 
-def lines(out: Path) -> list[bytes]:
+def read_round_lines(out: Path) -> list[bytes]:
     try:
         whole, _, _ = (out / "rounds.jsonl").read_bytes().rpartition(b"\n")
         return whole.splitlines()
@@ -131,7 +131,7 @@ def lines(out: Path) -> list[bytes]:
         return []
 
 
-def held(out: Path) -> bool:
+def is_folder_in_use(out: Path) -> bool:
     """Whether a process has the run folder."""
     try:
         with open(out / lock.NAME, encoding="utf-8") as file:

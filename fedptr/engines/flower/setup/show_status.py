@@ -11,29 +11,29 @@ from rich.console import Console
 from rich.table import Table
 
 from fedptr.engines.flower.server import status_file
-from fedptr.engines.flower.setup.launch_run import held
+from fedptr.engines.flower.setup.launch_run import is_folder_in_use
 from fedptr.errors import UserError
 from fedptr.runs.plan import load_plan
 
 PAUSE = 2.0  # seconds
 
 
-def show(folder: Path, watch: bool) -> int:
+def show_status(folder: Path, watch: bool) -> int:
     rounds = load_plan(folder).run.rounds
     console = Console(highlight=False)
     while True:
-        now = status_file.read(folder)
+        now = status_file.read_status(folder)
         if not now:
             raise UserError(f"{folder} has no {status_file.NAME}; it is not a deployed run, or was not started yet")
         if watch and console.is_terminal:
             console.clear()
-        tell(console, now, rounds, held(folder))
+        print_status(console, now, rounds, is_folder_in_use(folder))
         if not watch or now["phase"] == "finished":
             return 0
         time.sleep(PAUSE)
 
 
-def tell(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> None:
+def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> None:
     phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
     accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
     console.print(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}", markup=False)
@@ -42,7 +42,7 @@ def tell(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> Non
     table = Table("client", "node", "samples", "online", "last seen", box=SIMPLE_HEAD)
     for node in now["nodes"]:
         online = "yes" if node["online"] and alive else "no"
-        table.add_row(str(node["number"]), node["name"], str(node["samples"]), online, ago(node["last_seen"]))
+        table.add_row(str(node["number"]), node["name"], str(node["samples"]), online, format_age(node["last_seen"]))
     console.print(table)
     for who, why in now.get("dropped", {}).items():
         console.print(f"last round without client {who}: {why}", markup=False)
@@ -50,7 +50,7 @@ def tell(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> Non
         console.print(reason, markup=False)
 
 
-def ago(moment: float | None) -> str:
+def format_age(moment: float | None) -> str:
     """
     >>> ago(None), ago(time.time() - 90)
     ('never', '90 s ago')

@@ -35,7 +35,7 @@ from fedptr.runs.summary import finished
 START = 300.0  # seconds for the SuperLink to listen
 
 
-def simulate(path: Path, out: Path, force: bool) -> Record:
+def simulate_run(path: Path, out: Path, force: bool) -> Record:
     plan = planning.check(planning.read(path))
     dataset = load_data(plan.data)
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
@@ -48,15 +48,17 @@ def simulate(path: Path, out: Path, force: bool) -> Record:
         home = Path(scratch) / "flower"
         home.mkdir()
         write_app(Path(scratch) / "app")
-        with superlink(Path(scratch)) as port, progress(plan.method.name, plan.run.rounds) as show:
+        with start_superlink(Path(scratch)) as port, progress(plan.method.name, plan.run.rounds) as show:
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
             links = {"default": launch_run.CONNECTION, launch_run.CONNECTION: connection}
             write_text(home / "config.toml", tomli_w.dumps({"superlink": links}))
             size = f"num-supernodes={len(split.sizes)} client-resources-num-cpus=1"
             folder = f"folder={json.dumps(str(out.absolute()))}"
             app = str(Path(scratch) / "app")
-            launch_run.flwr(Path(scratch), "run", app, launch_run.CONNECTION, "--federation-config", size, "-c", folder)
-            launch_run.follow(out, show)
+            launch_run.call_flwr(
+                Path(scratch), "run", app, launch_run.CONNECTION, "--federation-config", size, "-c", folder
+            )
+            launch_run.follow_run(out, show)
     return finished(out)[0]
 
 
@@ -67,7 +69,7 @@ def write_app(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def superlink(scratch: Path) -> Iterator[int]:
+def start_superlink(scratch: Path) -> Iterator[int]:
     """Yields the port of a SuperLink that simulates its nodes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,7 +84,7 @@ def superlink(scratch: Path) -> Iterator[int]:
         process = subprocess.Popen(command, env=env, cwd=empty, stdout=log, stderr=log)
     try:
         until = time.monotonic() + START
-        while not listens(port):
+        while not is_listening(port):
             if process.poll() is not None or time.monotonic() > until:
                 last = (scratch / "log").read_text(errors="replace").strip().splitlines()[-1:]
                 raise UserError(f"Flower's SuperLink did not start: {' '.join(last)[:300]}")
@@ -97,7 +99,7 @@ def superlink(scratch: Path) -> Iterator[int]:
             process.wait()
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True

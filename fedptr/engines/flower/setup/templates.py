@@ -130,5 +130,5 @@ server. Nodes run the fedptr that is installed there and own models that their n
 INSECURE = "**INSECURE: nothing is encrypted and anybody may take part. For a trial on one machine only.**"
 
 
-def head(words: str, bin_: str, insecure: bool) -> str:
+def make_script_head(words: str, bin_: str, insecure: bool) -> str:
     return HEAD.format(words=words, bin=bin_) + (LOUD if insecure else "")

@@ -47,7 +47,7 @@ class Agreement:
         return cls(classes, shape, mean, std, int(words["images"]))
 
 
-def agree(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agreement:
+def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agreement:
     """All their classes (or the given ones), one shape, and the moments of all their images together.
 
     >>> a = Offer("a", 1, ("cat", "dog"), (1, 8, 8), (0.0,), (1.0,))
@@ -61,14 +61,14 @@ def agree(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agreement:
         names = first.classes  # as the dataset has them
     if not names:
         names = tuple(sorted({name for offer in offers for name in offer.classes}, key=natural_order))
-    mean, std = moments(offers)
+    mean, std = combine_moments(offers)
     found = Agreement(names, first.shape, mean, std, sum(offer.size for offer in offers))
     for offer in offers:
-        fits(offer, found, first.name)
+        check_offer_fits(offer, found, first.name)
     return found
 
 
-def fits(offer: Offer, agreed: Agreement, whose: str = "the run") -> None:
+def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") -> None:
     """Refuses by name what does not fit."""
     if offer.shape != agreed.shape:
         own, all_ = ("×".join(map(str, shape)) for shape in (offer.shape, agreed.shape))
@@ -79,7 +79,7 @@ def fits(offer: Offer, agreed: Agreement, whose: str = "the run") -> None:
         raise UserError(f"node {offer.name} has the class {unknown[0]!r}, which is not among the agreed ones: {known}")
 
 
-def moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def combine_moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation per channel of all images together; exactly those of each where all have the same."""
     first = offers[0]
     if all((offer.mean, offer.std) == (first.mean, first.std) for offer in offers):
@@ -94,7 +94,7 @@ def moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ..
     return tuple(mean), tuple(std)
 
 
-def translated(dataset: Dataset, agreed: Agreement) -> Dataset:
+def translate_dataset(dataset: Dataset, agreed: Agreement) -> Dataset:
     """The dataset with the agreed numbers of its classes, and the agreed normalisation."""
     unknown = [name for name in dataset.classes if name not in agreed.classes]
     if unknown:
@@ -104,7 +104,7 @@ def translated(dataset: Dataset, agreed: Agreement) -> Dataset:
     return replace(dataset, train_y=train_y, test_y=test_y, classes=agreed.classes, mean=agreed.mean, std=agreed.std)
 
 
-def imaginary(agreed: Agreement) -> Dataset:
+def make_empty_dataset(agreed: Agreement) -> Dataset:
     """A dataset without images, for a server that has none: the model is made from its shape and classes."""
     x, y = np.zeros((0, *agreed.shape), np.uint8), np.zeros(0, np.int64)
     return Dataset("nodes", x, y, x, y, agreed.mean, agreed.std, agreed.classes, "the nodes' own data")

@@ -84,7 +84,7 @@ class Courier:
             now = time.monotonic()
             if waiting and now >= look:
                 look = now + LOOK
-                leave(waiting, self.online(), failures)
+                drop_offline_nodes(waiting, self.online(), failures)
             if now >= deadline:
                 for name, node in waiting.items():
                     failures[node] = f"did not answer within {timeout:g} s"
@@ -114,7 +114,7 @@ class Courier:
             answers.parcels[node] = parcel
 
 
-def leave(waiting: dict[str, int], online: Iterable[int], failures: dict[int, str]) -> None:
+def drop_offline_nodes(waiting: dict[str, int], online: Iterable[int], failures: dict[int, str]) -> None:
     """Who went offline is not waited for."""
     there = set(online)
     for name, node in list(waiting.items()):

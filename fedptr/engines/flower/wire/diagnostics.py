@@ -21,7 +21,7 @@ def select_small_entries(log: State) -> dict[str, Any]:
     return {name: value.tolist() for name, value in short.items() if bool(value.isfinite().all())}
 
 
-def read_entries(words: Any) -> State:
+def read_log(words: Any) -> State:
     """The diagnostics a node sent, as `visit` makes them; whatever is not a finite number is left out.
 
     So is a number of steps that cannot be one: methods count on it.

@@ -32,7 +32,7 @@ class Parcel(NamedTuple):
     blocks: dict[str, Block] = {}  # noqa: RUF012 (never changed)
 
 
-def checked(name: str, dtype: Any, shape: Any, data: Any) -> Block:
+def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
     """The block, if type, shape and bytes fit each other.
 
     >>> checked("w", "float32", [2], b"12345678").shape
@@ -54,7 +54,7 @@ def checked(name: str, dtype: Any, shape: Any, data: Any) -> Block:
     return Block(dtype, tuple(shape), data)
 
 
-def words_from(text: Any) -> dict[str, Any]:
+def parse_words(text: Any) -> dict[str, Any]:
     """The words of a parcel that came from elsewhere."""
     try:
         words = json.loads(text)
@@ -65,7 +65,7 @@ def words_from(text: Any) -> dict[str, Any]:
     return words
 
 
-def write(send: Callable[[bytes], object], parcel: Parcel) -> None:
+def write_parcel(send: Callable[[bytes], object], parcel: Parcel) -> None:
     """On a stream: the length of a JSON head, the head, and then the arrays' bytes one after another."""
     arrays = [[name, block.dtype, list(block.shape), len(block.data)] for name, block in parcel.blocks.items()]
     head = json.dumps({"words": parcel.words, "arrays": arrays}).encode()
@@ -74,12 +74,12 @@ def write(send: Callable[[bytes], object], parcel: Parcel) -> None:
         send(block.data)
 
 
-def read(receive: Callable[[int], bytes]) -> Parcel:
+def read_parcel(receive: Callable[[int], bytes]) -> Parcel:
     """From a stream whose `receive(n)` gives exactly n bytes."""
     length = int.from_bytes(receive(8), "little")
     if length > LARGEST:
         raise ReplyError("its head is too long")
-    head = words_from(receive(length))
+    head = parse_words(receive(length))
     words, arrays, blocks = head.get("words"), head.get("arrays"), {}
     if not isinstance(words, dict) or not isinstance(arrays, list):
         raise ReplyError("its head has no words and arrays")
@@ -87,5 +87,5 @@ def read(receive: Callable[[int], bytes]) -> Parcel:
         if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) is not int or not 0 <= entry[3] < LARGEST:
             raise ReplyError("its head has an array that is none")
         name, dtype, shape, size = entry
-        blocks[str(name)] = checked(name, dtype, shape, receive(size))
+        blocks[str(name)] = check_block(name, dtype, shape, receive(size))
     return Parcel(words, blocks)

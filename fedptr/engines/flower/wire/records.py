@@ -11,7 +11,7 @@ import json
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedptr.engines.flower.wire.parcel import Parcel, checked, read, words_from, write
+from fedptr.engines.flower.wire.parcel import Parcel, check_block, parse_words, read_parcel, write_parcel
 from fedptr.errors import ReplyError
 
 RAW = "fedptr.raw"  # plain bytes: Flower's own form is numpy's file format, which has a header to be parsed
@@ -21,7 +21,7 @@ SMALL = 1 << 20  # bytes
 def to_records(parcel: Parcel) -> RecordDict:
     if sum(len(block.data) for block in parcel.blocks.values()) <= SMALL:
         content = bytearray()
-        write(content.extend, parcel)
+        write_parcel(content.extend, parcel)
         return RecordDict({"parcel": ConfigRecord({"bytes": bytes(content)})})
     words = ConfigRecord({"json": json.dumps(parcel.words)})
     arrays = {name: Array(block.dtype, block.shape, RAW, block.data) for name, block in parcel.blocks.items()}
@@ -32,16 +32,16 @@ def from_records(records: RecordDict) -> Parcel:
     """Raises ReplyError where anything is not as `to_records` makes it."""
     whole, words, arrays = (records.get(name) for name in ("parcel", "words", "arrays"))
     if isinstance(whole, ConfigRecord):
-        return from_bytes(whole.get("bytes"))
+        return parcel_from_bytes(whole.get("bytes"))
     if not isinstance(words, ConfigRecord) or not isinstance(arrays, ArrayRecord):
         raise ReplyError("it lacks the records 'words' and 'arrays'")
     if any(array.stype != RAW for array in arrays.values()):
         raise ReplyError(f"it has arrays that are not {RAW}")
-    blocks = {name: checked(name, a.dtype, a.shape, a.data) for name, a in arrays.items()}
-    return Parcel(words_from(words.get("json")), blocks)
+    blocks = {name: check_block(name, a.dtype, a.shape, a.data) for name, a in arrays.items()}
+    return Parcel(parse_words(words.get("json")), blocks)
 
 
-def from_bytes(content: object) -> Parcel:
+def parcel_from_bytes(content: object) -> Parcel:
     if not isinstance(content, bytes):
         raise ReplyError("its parcel is not bytes")
     place = 0
@@ -51,4 +51,4 @@ def from_bytes(content: object) -> Parcel:
         place += n
         return content[place - n : place]
 
-    return read(receive)
+    return read_parcel(receive)

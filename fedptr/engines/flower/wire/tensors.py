@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from fedptr.engines.flower.wire.parcel import SIZES, Block
+from fedptr.tensor_bytes import copy_to_device, view_bytes
 from fedptr.types import State
 
 DTYPES = {name: getattr(torch, name) for name in SIZES}
 
 
-def pack(state: State) -> dict[str, Block]:
+def state_to_blocks(state: State) -> dict[str, Block]:
     """
     >>> pack({"w": torch.tensor([1.0, 2.0])})["w"].shape
     (2,)
@@ -20,16 +21,15 @@ def pack(state: State) -> dict[str, Block]:
     blocks = {}
     for name, value in state.items():
         plain = value.detach().cpu().contiguous()
-        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-        blocks[name] = Block(str(plain.dtype).removeprefix("torch."), tuple(plain.shape), data)
+        kind = str(plain.dtype).removeprefix("torch.")
+        blocks[name] = Block(kind, tuple(plain.shape), view_bytes(plain).tobytes())
     return blocks
 
 
-def unpack(blocks: Mapping[str, Block], device: str = "cpu") -> State:
-    """Copies, because arithmetic may depend on where a tensor begins, and torch's own begin alike everywhere."""
+def blocks_to_state(blocks: Mapping[str, Block], device: str = "cpu") -> State:
     state = {}
     for name, (dtype, shape, data) in blocks.items():
         kind = DTYPES[dtype]
         flat = torch.frombuffer(bytearray(data), dtype=kind) if data else torch.empty(0, dtype=kind)
-        state[name] = flat.reshape(shape).to(device, copy=True)
-    return state
+        state[name] = flat.reshape(shape)
+    return copy_to_device(state, device)
