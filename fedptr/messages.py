@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -39,3 +40,12 @@ def format_duration(seconds: float) -> str:
         if seconds < 5400
         else f"{seconds / 3600:.1f} h"
     )
+
+
+def last_line(log: Path) -> str:
+    """What a process said last in its log, shortened; empty where it said nothing."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        return str(error)
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedptr.stats import mean_with_interval
+
 Records = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # method -> seeds -> rounds
 
 LONG, SHORT, DOTS, MIXED = (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)), (0, (3, 1, 1, 1))
@@ -42,7 +44,7 @@ def choose_looks(declared: Mapping[str, Look | None]) -> dict[str, Look]:
 
 
 def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) -> tuple[Path, Path]:
-    """Mean over the seeds, with a band of ± one standard deviation."""
+    """Mean over the seeds, with its 95 % confidence interval as a band."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -52,15 +54,15 @@ def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) ->
     for name, seeds in records.items():
         colour, dashes, bold = looks[name]
         rounds, seconds, accuracy = measured(seeds)
-        mean, spread = accuracy.mean(0), accuracy.std(0, ddof=min(1, len(seeds) - 1))
+        mean, half = mean_with_interval(accuracy)
         look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if bold else 1.4, "zorder": 3 if bold else 4}
         look |= {"marker": "o", "markersize": 5 if bold else 3.5} if len(rounds) <= FEW else {}
         for axes, x in ((by_round, rounds), (by_second, seconds)):
             (line,) = axes.plot(x, mean, label=name, **look)
-            if len(seeds) > 1:
-                axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
+            if half is not None:
+                axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, linewidth=0)
         lines.append((mean[-1], line))
-    repeated = f", mean ± std of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    repeated = f", mean ± 95 % CI of {len(seeds)} seeds" if len(seeds) > 1 else ""
     by_round.set(xlabel="communication round", ylabel=f"test accuracy (%){repeated}")
     by_round.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     by_second.set(xlabel="seconds of computation, all clients one after another", xscale="log")

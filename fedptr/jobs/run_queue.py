@@ -23,13 +23,13 @@ from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import count_gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
-from fedptr.messages import print_notice
-from fedptr.runs.extend import can_go_on, rounds_of
+from fedptr.messages import last_line, print_notice
+from fedptr.runs.extend import can_go_on
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan, load_plan, with_rounds
-from fedptr.runs.rounds_file import Record
-from fedptr.runs.runner import Engine, in_process, lines_of, resume
+from fedptr.runs.rounds_file import Record, whole_lines
+from fedptr.runs.runner import Engine, in_process, resume
 from fedptr.runs.same_run import lineage
 from fedptr.runs.summary import finished, once_finished
 
@@ -147,13 +147,13 @@ def begin(board: Board, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "plan.toml").exists():
         write_text(folder / "plan.toml", plan.toml())
-    board.running[folder] = rounds_of(folder)
+    board.running[folder] = len(whole_lines(folder))
     board.found += board.part(folder)
 
 
 def put_aside(folder: Path, plan: Plan) -> None:
     """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
-    if not lines_of(folder):  # nothing was begun
+    if not whole_lines(folder):  # nothing was begun
         return
     with locked(folder):  # while another process writes, its checkpoints come and go
         if can_go_on(folder):
@@ -165,7 +165,7 @@ def put_aside(folder: Path, plan: Plan) -> None:
             words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
             print_notice(f"{folder} {words}; what it held is in {aside.name}")
             return
-        if every and len(lines_of(folder)) > every:
+        if every and len(whole_lines(folder)) > every:
             aside = rename(folder, "damaged")
             print_notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
@@ -225,14 +225,14 @@ def beside(
                 for process in active.values():
                     process.send_signal(signal.SIGTERM)
             for folder, process in list(active.items()):
-                board.running[folder] = rounds_of(folder)
+                board.running[folder] = len(whole_lines(folder))
                 if process.poll() is None:
                     continue
                 del active[folder], board.running[folder]
                 if process.returncode == 0:
                     finish(board, folder, finished(folder))
                 elif not stopped():
-                    board.failed[folder] = last_words(folder)
+                    board.failed[folder] = last_line(folder / LOG).removeprefix("fedptr: ") or "it ended without a word"
             show(board)
             time.sleep(LOOK)
 
@@ -265,11 +265,3 @@ def start(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is ours to pass on
         )
-
-
-def last_words(folder: Path) -> str:
-    try:
-        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("fedptr: ") if lines else "it ended without a word"
-    except OSError as error:
-        return str(error)

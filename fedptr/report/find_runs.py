@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from fedptr.runs.archive import archive_of, extract_runs, list_archives
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
-from fedptr.runs.rounds_file import Record
+from fedptr.runs.rounds_file import Record, read_records
 from fedptr.stats import is_usable_number
 
 PLAN = "plan.toml"
@@ -116,7 +115,7 @@ def load_run(folder: Path) -> FoundRun:
     if (folder / summaries.NAME).exists() and not is_being_extended(folder, plan):
         summary, records = summaries.finished(folder)
     else:
-        records = read_rounds_so_far(folder / ROUNDS)
+        records = read_records(folder)
     check_records(records)
     return FoundRun(folder, folder, plan, text, records, summary)
 
@@ -127,17 +126,6 @@ def is_being_extended(folder: Path, plan: Plan) -> bool:
         return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
     except DamagedFileError:
         return False
-
-
-def read_rounds_so_far(path: Path) -> list[Record]:
-    """The rounds of an unfinished run, without a last line that a kill cut off."""
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        return [json.loads(line) for line in whole.splitlines()]
-    except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise DamagedFileError(f"{path.name} is not JSON, a line a round") from None
 
 
 def check_records(records: Sequence[Any]) -> None:

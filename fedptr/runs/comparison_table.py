@@ -9,11 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from fedptr.stats import mean_with_interval
+
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]  # method -> one summary a seed
 
 
 def rows(results: Summaries, seeds: int) -> list[list[str]]:
-    """[n] is for a method of which n seeds only did not fail."""
+    """± is the half width of a 95 % confidence interval; [n] is for a method of which only n seeds did not fail."""
     best = max(statistics.fmean(s["accuracy"] for s in runs) for runs in results.values() if runs)
     lines = []
     for name, runs in results.items():
@@ -21,12 +23,11 @@ def rows(results: Summaries, seeds: int) -> list[list[str]]:
             lines.append([name, "failed", "–", "–", "–"])
             continue
         few = f" [{len(runs)}]" if len(runs) < seeds else ""
-        accuracies = [100 * run["accuracy"] for run in runs]
-        mean = statistics.fmean(accuracies)
-        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
+        mean, half = mean_with_interval([100 * run["accuracy"] for run in runs])
+        interval = "" if half is None else f" ± {half:.2f}"
         lines.append([
             name,
-            f"{mean:.2f}{spread}{few}" + (" *" if mean >= 100 * best - 1e-9 else ""),
+            f"{mean:.2f}{interval}{few}" + (" *" if mean >= 100 * best - 1e-9 else ""),
             f"{100 * statistics.fmean(run['accuracy_best'] for run in runs):.2f}",
             f"{statistics.fmean(run['seconds_per_round'] for run in runs):.2f}",
             f"{statistics.fmean(run['bytes_per_round'] for run in runs) / 1e6:.2f}",
@@ -35,8 +36,8 @@ def rows(results: Summaries, seeds: int) -> list[list[str]]:
 
 
 def headings(seeds: int) -> list[str]:
-    spread = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
-    return ["method", f"accuracy % (last 5 rounds{spread})", "best %", "s/round", "MB/round"]
+    several = f", mean ± 95 % CI of {seeds} seeds" if seeds > 1 else ""
+    return ["method", f"accuracy % (last 5 rounds{several})", "best %", "s/round", "MB/round"]
 
 
 def terminal(results: Summaries, seeds: int, title: str) -> Table:

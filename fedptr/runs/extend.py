@@ -21,8 +21,7 @@ from fedptr.runs.checkpoint import Store
 from fedptr.runs.experiment import Experiment, make_task
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, with_rounds
-from fedptr.runs.rounds_file import NAME as ROUNDS
-from fedptr.runs.rounds_file import vouched
+from fedptr.runs.rounds_file import vouched_lines, whole_lines
 from fedptr.runs.same_run import identity_text, known_names
 from fedptr.runs.summary import PLAN, once_finished
 
@@ -33,7 +32,7 @@ def check(out: Path, plan: Plan, rounds: int) -> None:
         raise UserError(f"--rounds must be at least 1, not {rounds}")
     if rounds == plan.run.rounds:
         return
-    done = rounds_of(out)
+    done = len(whole_lines(out))
     if rounds < done or (rounds == done and rounds % plan.run.eval_every):  # its last round must be an evaluated one
         raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")
     try:
@@ -51,17 +50,9 @@ def can_go_on(out: Path) -> bool:
     store = Store(out / CHECKPOINTS)
     for round_ in store.rounds():
         with contextlib.suppress(DamagedFileError):
-            vouched(out / ROUNDS, atomic_files.read_tensors(store.server(round_))[1])
+            vouched_lines(out, atomic_files.read_tensors(store.server(round_))[1])
             return True
     return False
-
-
-def rounds_of(out: Path) -> int:
-    """How many are written down."""
-    try:
-        return (out / ROUNDS).read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:

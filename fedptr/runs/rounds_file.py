@@ -26,7 +26,7 @@ class History:
         if header is None:
             self.file = open(self.path, "wb")  # noqa: SIM115
             return
-        kept = vouched(self.path, header)
+        kept = vouched_lines(folder, header)
         self.records = [json.loads(line) for line in kept.splitlines()]
         self.digest.update(kept)
         self.length = len(kept)
@@ -50,7 +50,32 @@ class History:
         self.file.close()
 
 
-def vouched(path: Path, header: Header) -> bytes:
+def read_lines(folder: Path) -> list[bytes]:
+    """All lines with their ends; a kill may have cut off the last one."""
+    return (folder / NAME).read_bytes().splitlines(keepends=True)
+
+
+def whole_lines(folder: Path) -> list[bytes]:
+    """The lines that were written whole; none where there is no file."""
+    try:
+        return [line for line in read_lines(folder) if line.endswith(b"\n")]
+    except OSError:
+        return []
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The rounds that were written whole; raises DamagedFileError where they cannot be read."""
+    try:
+        return [json.loads(line) for line in read_lines(folder) if line.endswith(b"\n")]
+    except OSError as error:
+        raise DamagedFileError(f"{NAME} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise DamagedFileError(f"{NAME} is not JSON, a line a round") from None
+
+
+def vouched_lines(folder: Path, header: Header) -> bytes:
+    """What a checkpoint's header vouches for; raises DamagedFileError where the file has it no more."""
+    path = folder / NAME
     try:
         kept = path.read_bytes()[: int(header["lines"])]
     except OSError as error:

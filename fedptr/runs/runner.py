@@ -39,7 +39,7 @@ from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import Stop, StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan, load_plan
-from fedptr.runs.rounds_file import History, Record
+from fedptr.runs.rounds_file import History, Record, whole_lines
 from fedptr.runs.same_run import check_same_plan, identity_text
 
 Show = Callable[[Record], None]
@@ -87,7 +87,7 @@ def resume(
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
             start, history = newest(out, plan, same, device, state_store)
-            if start is None and plan.run.checkpoint_every and len(lines_of(out)) > plan.run.checkpoint_every:
+            if start is None and plan.run.checkpoint_every and len(whole_lines(out)) > plan.run.checkpoint_every:
                 raise UserError(
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
                 )
@@ -217,17 +217,10 @@ def newest(
     return None, None
 
 
-def lines_of(out: Path) -> list[bytes]:
-    try:
-        return (out / "rounds.jsonl").read_bytes().splitlines()
-    except OSError:
-        return []
-
-
 def mend_split(out: Path, experiment: Experiment) -> None:
     """The plan draws the split anew; a damaged file is put aside and written again."""
     path = out / "split.json"
-    if not path.exists() and not lines_of(out):  # nothing was begun yet
+    if not path.exists() and not whole_lines(out):  # nothing was begun yet
         experiment.split.save(path)
         return
     try:

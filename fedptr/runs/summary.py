@@ -24,7 +24,7 @@ from fedptr.methods import get, is_known
 from fedptr.methods.ptr.combine import called
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
-from fedptr.runs.rounds_file import History, Record, jsonable
+from fedptr.runs.rounds_file import History, Record, jsonable, read_lines
 
 NAME = "summary.json"
 PLAN = "plan.toml"
@@ -140,7 +140,7 @@ def once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
 def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
         summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+        lines = read_lines(folder)
         continued = int(summary["rounds"]) < rounds
         own = lines[: int(summary["rounds"])] if continued else lines
         told = hashlib.sha256(b"".join(own)).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -286,11 +287,14 @@ def test_a_run_of_a_comparison_can_be_repeated_alone(compared: Path, tmp_path: P
 def test_the_table_and_the_curves_of_a_comparison(compared: Path) -> None:
     results = strict((compared / "compare.json").read_text())
     head, _, *lines = (compared / "table.md").read_text(encoding="utf-8").splitlines()
-    assert "mean ± std of 2 seeds" in head
+    assert "mean ± 95 % CI of 2 seeds" in head
     assert [line.split(" | ")[0].strip("| ") for line in lines] == list(results)
     for line, runs in zip(lines, results.values(), strict=True):
         accuracies = [100 * summary["accuracy"] for summary in runs]
-        assert f"{statistics.fmean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f}" in line
+        half = 12.706 * statistics.stdev(accuracies) / math.sqrt(2)  # Student's t of 97.5 % for two seeds
+        shown = float(line.split(" ± ")[1].split()[0])
+        assert f"{statistics.fmean(accuracies):.2f} ± " in line
+        assert shown == pytest.approx(half, rel=1e-3, abs=0.006)
     best = max(results, key=lambda name: statistics.fmean(s["accuracy"] for s in results[name]))
     assert any(line.startswith(f"| {best} ") and " * " in line for line in lines)
     with Image.open(compared / "curves.png") as picture:
@@ -307,7 +311,7 @@ def test_a_comparison_prints_its_table(tmp_path: Path, capsys: Capture, monkeypa
     run(tmp_path / "out", *once, "--methods", "fedavg, fedprox", "--seeds", "2", command="compare")
     out = capsys.readouterr().out
     assert "digits, dirichlet(0.04), 10 clients, 100% participation, 1 rounds" in out
-    assert "mean ± std of 2 seeds" in out
+    assert "mean ± 95 % CI of 2 seeds" in out
     assert out.count("±") == 3
     assert f"results: {tmp_path / 'out'}" in out
     assert "mu = 0.1" in (tmp_path / "out/fedprox/seed0/plan.toml").read_text()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedptr.engines.flower.wire.parcel import Parcel, read_parcel, write_parcel
 from fedptr.errors import ReplyError
+from fedptr.messages import last_line
 
 PRIVATE = "worker"  # folder in the node's folder
 SOCKET, LOCK, LOG = "socket", "lock", "log"
@@ -85,8 +86,7 @@ def start_worker(place: Path, folder: Path, stream: socket.socket) -> None:
     until = time.monotonic() + START
     while not try_to_connect(stream, place):
         if process.poll() is not None or time.monotonic() > until:
-            last = (place / LOG).read_text(errors="replace").strip().splitlines()[-1:]
-            raise ReplyError(f"has a worker that did not start: {' '.join(last)[:300]}")
+            raise ReplyError(f"has a worker that did not start: {last_line(place / LOG)}")
         time.sleep(0.05)
 
 

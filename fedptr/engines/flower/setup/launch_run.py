@@ -21,7 +21,7 @@ from fedptr.engines.flower.setup.init_federation import REGISTER, read_federatio
 from fedptr.errors import UserError
 from fedptr.runs import lock
 from fedptr.runs.plan import load_plan
-from fedptr.runs.rounds_file import Record
+from fedptr.runs.rounds_file import Record, whole_lines
 
 CONNECTION = "fedptr"
 ENV = {
@@ -104,9 +104,9 @@ def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
 def follow_run(out: Path, show: Callable[[Record], None]) -> None:
     """Shows rounds as they come, until the run is finished; raises where it stops."""
     began = time.time()
-    shown, alive = len(read_round_lines(out)), began + START
+    shown, alive = len(whole_lines(out)), began + START
     while True:
-        new = read_round_lines(out)
+        new = whole_lines(out)
         for line in new[shown:]:
             show(json.loads(line))
         shown = max(shown, len(new)) if len(new) >= shown else len(new)
@@ -121,14 +121,6 @@ def follow_run(out: Path, show: Callable[[Record], None]) -> None:
         elif time.time() > alive:
             raise UserError(f"the server of {out} is gone; see Flower's log, then go on with `fedptr resume {out}`")
         time.sleep(0.5)
-
-
-def read_round_lines(out: Path) -> list[bytes]:
-    try:
-        whole, _, _ = (out / "rounds.jsonl").read_bytes().rpartition(b"\n")
-        return whole.splitlines()
-    except OSError:
-        return []
 
 
 def is_folder_in_use(out: Path) -> bool:

@@ -25,6 +25,7 @@ from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import launch_run, templates
 from fedptr.engines.ray import pool
 from fedptr.errors import UserError
+from fedptr.messages import last_line
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
 from fedptr.runs.folder import claim
@@ -86,8 +87,7 @@ def start_superlink(scratch: Path) -> Iterator[int]:
         until = time.monotonic() + START
         while not is_listening(port):
             if process.poll() is not None or time.monotonic() > until:
-                last = (scratch / "log").read_text(errors="replace").strip().splitlines()[-1:]
-                raise UserError(f"Flower's SuperLink did not start: {' '.join(last)[:300]}")
+                raise UserError(f"Flower's SuperLink did not start: {last_line(scratch / 'log')}")
             time.sleep(0.2)
         yield port
     finally:
