@@ -142,7 +142,7 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
     ours = plan(model={"name": "hospital_model:make"})
     init_federation(tmp_path / "f", ours, Federation("localhost", 1, True, 30), {"a": str(data)}, {})
     node = Node(node_plan.read_node_plan(tmp_path / "f" / "nodes" / "a"))
-    agreed = make_agreement([node.offer()], ()).plain()
+    agreed = make_agreement([node.make_offer()], ()).to_words()
 
     def order(asked: Plan) -> Parcel:
         words = {"kind": "evaluate", "protocol": PROTOCOL, "plan": asked.toml(), "agreement": agreed}

@@ -159,8 +159,8 @@ class Killer(Workers):
 
     victim = ""
 
-    def assign(self, now: Round) -> None:
-        super().assign(now)
+    def assign_clients(self, now: Round) -> None:
+        super().assign_clients(now)
         if not self.victim and any(BAD in clients for _, clients in now.visiting.values()):
             waits = Path("waits")
             self.victim = until(lambda: waits.exists() and waits.read_text(), "a worker that waits")
@@ -206,15 +206,15 @@ def test_light_clients_go_in_groups_until_a_worker_dies_of_one() -> None:
     tables = plan()
     sites = dict.fromkeys(range(8), Site(prepare(tables).task, tables.local, Key(0), 0, 8))
     now = Round(tables.method, {}, None, {}, sites, collections.deque(sites))
-    group = now.group(3)
+    group = now.next_group(3)
     assert group == [0, 1, 2]
-    now.lost(group, "killed")
+    now.return_clients(group, "killed")
     assert not now.failures
-    alone = [now.group(3) for _ in range(4)]
+    alone = [now.next_group(3) for _ in range(4)]
     assert alone == [[0], [1], [2], [3, 4, 5]]
     for _ in range(DEATHS):
         assert not now.failures
-        now.lost([1], "killed")
+        now.return_clients([1], "killed")
     assert list(now.failures) == [1]
     assert "3 workers died (killed)" in now.failures[1].words
     assert list(now.waiting) == [1, 1, 6, 7]

@@ -52,11 +52,11 @@ class Pool:
         return self.machine.workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)) // self.threads)
 
     @functools.cached_property
-    def new(self) -> Any:
+    def new_worker(self) -> Any:
         return self.ray.remote(num_cpus=self.threads)(Worker)
 
-    def take(self) -> Any:
-        return self.workers.pop() if self.workers else self.new.remote()
+    def take_worker(self) -> Any:
+        return self.workers.pop() if self.workers else self.new_worker.remote()
 
 
 def check_ray(address: str) -> None:

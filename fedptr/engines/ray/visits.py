@@ -52,11 +52,11 @@ class Round:
     deaths: collections.Counter[int] = field(default_factory=collections.Counter)
     suspects: set[int] = field(default_factory=set)
 
-    def packed(self, i: int) -> bytes | None:
+    def pack_client_state(self, i: int) -> bytes | None:
         state = self.states.get(i)
         return None if state is None else pack_state(state)
 
-    def take(self, i: int, result: Trained | Failed) -> None:
+    def take_result(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
             try:
                 with name_failures(self.method, self.sites[i].round, f"client {i}"):
@@ -68,14 +68,14 @@ class Round:
                 result = Failed(str(error), False, "")
         self.failures[i] = result
 
-    def group(self, size: int) -> list[int]:
+    def next_group(self, size: int) -> list[int]:
         """The next clients of one worker. Those whose worker died go alone, to see of which one it was."""
         taken = [self.waiting.popleft()]
         while len(taken) < size and self.waiting and not {taken[0], self.waiting[0]} & self.suspects:
             taken.append(self.waiting.popleft())
         return taken
 
-    def lost(self, clients: list[int], reason: str) -> None:
+    def return_clients(self, clients: list[int], reason: str) -> None:
         """Their worker died. Another takes over, unless it is the client that workers die of."""
         self.suspects |= set(clients)
         if len(clients) > 1:
@@ -89,7 +89,7 @@ class Round:
         words = f"{self.method.name}, round {self.sites[i].round + 1}, client {i}: {DEATHS} workers died ({reason})"
         self.failures[i] = Failed(words, False, "")
 
-    def fatal(self, tolerant: bool) -> list[int]:
+    def fatal_failures(self, tolerant: bool) -> list[int]:
         """The clients whose failure ends the run."""
         return [i for i, failure in self.failures.items() if failure.user or not tolerant]
 
@@ -118,9 +118,9 @@ class Workers:
         clients = sum(size > 0 for size in self.experiment.split.sizes)
         try:
             while not self.idle:
-                self.start(max(1, round(self.plan.run.participation * clients)))
-                for ref, result in self.news([*self.starting]):
-                    self.welcome(ref, result)
+                self.start_workers(max(1, round(self.plan.run.participation * clients)))
+                for ref, result in self.finished_calls([*self.starting]):
+                    self.accept_worker(ref, result)
         except BaseException:
             self.__exit__()
             raise
@@ -146,51 +146,53 @@ class Workers:
         now = Round(method, msg, sent, states, sites, collections.deque(sites))
         try:
             while now.waiting or now.visiting:
-                self.assign(now)
-                self.wait(now)
-                if fatal := now.fatal(tolerant):  # clients after it need not be asked; one before it may fail yet
+                self.assign_clients(now)
+                self.wait_for_results(now)
+                if fatal := now.fatal_failures(
+                    tolerant
+                ):  # clients after it need not be asked; one before it may fail yet
                     now.waiting = collections.deque(i for i in now.waiting if i < min(fatal))
         finally:
             self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
-        if fatal := now.fatal(tolerant):
+        if fatal := now.fatal_failures(tolerant):
             raise now.failures[min(fatal)].error
         if now.visits:
             self.seconds = sum(visit.seconds for visit in now.visits.values()) / len(now.visits)
         dropped = {i: failure.words for i, failure in now.failures.items()}
         return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
 
-    def start(self, wanted: int) -> None:
+    def start_workers(self, wanted: int) -> None:
         """Workers on their way for so many clients, as far as the cluster has room."""
         while self.count < self.pool.limit and len(self.starting) < wanted:
-            worker = self.pool.take()
+            worker = self.pool.take_worker()
             self.starting[worker.prepare.remote(*self.order)] = worker
             self.count += 1
 
-    def assign(self, now: Round) -> None:
+    def assign_clients(self, now: Round) -> None:
         """Gives every idle worker clients, in client order, and starts workers while there are clients for them."""
         while now.waiting and self.idle:
             fair = math.ceil(len(now.waiting) / (2 * self.count))  # the last groups small, so that workers end together
-            worker, clients = self.idle.popleft(), now.group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
-            orders = [Order(now.packed(i), describe_site(now.sites[i]), i) for i in clients]
-            now.visiting[worker.visits.remote(now.sent, orders)] = worker, clients
-        self.start(len(now.waiting))
+            worker, clients = self.idle.popleft(), now.next_group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
+            orders = [Order(now.pack_client_state(i), describe_site(now.sites[i]), i) for i in clients]
+            now.visiting[worker.visit_clients.remote(now.sent, orders)] = worker, clients
+        self.start_workers(len(now.waiting))
 
-    def wait(self, now: Round) -> None:
+    def wait_for_results(self, now: Round) -> None:
         """For the next thing to happen."""
-        for ref, result in self.news([*now.visiting, *self.starting]):
+        for ref, result in self.finished_calls([*now.visiting, *self.starting]):
             if ref in self.starting:
-                self.welcome(ref, result)
+                self.accept_worker(ref, result)
                 continue
             worker, clients = now.visiting.pop(ref)
             if isinstance(result, Lost):
-                self.bury(worker)
-                now.lost(clients, result.reason)
+                self.discard_worker(worker)
+                now.return_clients(clients, result.reason)
                 continue
             self.idle.append(worker)
             for i, outcome in zip(clients, result, strict=True):
-                now.take(i, outcome)
+                now.take_result(i, outcome)
 
-    def news(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
+    def finished_calls(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
         """What has come of some of these."""
         done, _ = self.ray.wait(refs, num_returns=1, timeout=PATIENCE)
         if not done and len(self.starting) == len(refs):
@@ -204,11 +206,11 @@ class Workers:
             except self.ray.exceptions.RayError as error:
                 yield ref, Lost(last_line_of_error(error))
 
-    def welcome(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
+    def accept_worker(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
         """A worker that is ready, if it computes with what we would."""
         worker = self.starting.pop(ref)
         if isinstance(told, Lost):
-            self.bury(worker)
+            self.discard_worker(worker)
             self.stillborn += 1
             if self.stillborn >= DEATHS:
                 raise UserError(f"Ray cannot start workers: {told.reason}")
@@ -221,7 +223,7 @@ class Workers:
                 raise UserError(f"a Ray worker has another {what} than this process: {told[what]}, not {ours}")
         self.stillborn = 0
 
-    def bury(self, worker: Any) -> None:
+    def discard_worker(self, worker: Any) -> None:
         """There is room for another one; should it only be out of reach, it is not to come back."""
         self.ray.kill(worker)
         self.count -= 1

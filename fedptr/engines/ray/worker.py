@@ -68,10 +68,10 @@ class Worker:
         except UserError as error:
             return describe_failure(error)
 
-    def visits(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
-        return [self.visit(msg, *order) for order in orders]
+    def visit_clients(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
+        return [self.visit_one(msg, *order) for order in orders]
 
-    def visit(self, msg: bytes, client: bytes | None, place: dict[str, Any], i: int) -> Trained | Failed:
+    def visit_one(self, msg: bytes, client: bytes | None, place: dict[str, Any], i: int) -> Trained | Failed:
         """One client's round."""
         method, e = self.plan.method, self.experiment
         site = Site(task=e.task, data=e.clients[i], **place)

@@ -51,9 +51,9 @@ class Node:
         """Never raises: what goes wrong here is the server's to know, in one sentence."""
         words = parcel.words
         kinds: dict[Any, Callable[[Parcel], Parcel]] = {
-            "hello": self.hello,
-            "train": self.train,
-            "evaluate": self.evaluate,
+            "hello": self.answer_hello,
+            "train": self.answer_train,
+            "evaluate": self.answer_evaluate,
         }
         try:
             if words.get("protocol") != PROTOCOL:
@@ -67,13 +67,13 @@ class Node:
             log.exception("round failed")
             return Parcel({"kind": "refused", "reason": f"failed: {type(error).__name__}: {error}"})
 
-    def offer(self) -> Offer:
+    def make_offer(self) -> Offer:
         data = self.dataset
         shape = tuple(int(n) for n in data.train_x.shape[1:])
         return Offer(self.plan.node.name, self.size, data.classes, shape, tuple(data.mean), tuple(data.std))
 
-    def hello(self, parcel: Parcel) -> Parcel:
-        offer = self.offer()
+    def answer_hello(self, parcel: Parcel) -> Parcel:
+        offer = self.make_offer()
         words = {
             "kind": "hello",
             "name": offer.name,
@@ -84,26 +84,26 @@ class Node:
             "shape": list(offer.shape),
             "mean": list(offer.mean),
             "std": list(offer.std),
-            "data": self.fingerprint(str(parcel.words.get("experiment", ""))),
+            "data": self.make_fingerprint(str(parcel.words.get("experiment", ""))),
             "versions": {"fedptr": fedptr.__version__, "torch": torch.__version__},
         }
         return Parcel(words)
 
-    def fingerprint(self, salt: str) -> str:
+    def make_fingerprint(self, salt: str) -> str:
         """Changes when the data does; of no use for recognising it in another experiment."""
         digest = hashlib.sha256(salt.encode() + self.dataset.train_y.tobytes() + str(self.rows).encode())
         images = self.dataset.train_x
         digest.update(images[:: max(1, len(images) // 256)].tobytes())
         return digest.hexdigest()
 
-    def make(self, words: dict[str, Any]) -> tuple[Plan, Classification, Samples, Samples]:
+    def prepare_experiment(self, words: dict[str, Any]) -> tuple[Plan, Classification, Samples, Samples]:
         """The plan, the task and the node's data as agreed; made once per experiment."""
         key = hashlib.sha256(f"{words['plan']}{sorted(words['agreement'].items())}".encode()).hexdigest()
         if self.made is None or self.made[0] != key:
-            agreed = Agreement.of(words["agreement"])
-            check_offer_fits(self.offer(), agreed)
+            agreed = Agreement.from_words(words["agreement"])
+            check_offer_fits(self.make_offer(), agreed)
             tables = planning.parse(words["plan"])
-            self.consent(tables)
+            self.check_consent(tables)
             plan = replace(planning.check(tables), machine=self.plan.machine)
             device = choose_device(plan.machine.device)
             dataset = translate_dataset(self.dataset, agreed)
@@ -113,18 +113,18 @@ class Node:
             self.made = key, plan, task, mine, test
         return self.made[1:]
 
-    def consent(self, tables: planning.Tables) -> None:
+    def check_consent(self, tables: planning.Tables) -> None:
         """The server names a model and a method; which code of this machine that may be is for the node to say."""
         named = [table.get("name") for section in ("model", "method") if isinstance(table := tables.get(section), dict)]
         for name in map(str, [*named, *tables.get("methods", ())]):
-            if ":" in name and name.removesuffix(PTR) not in self.plan.node.allowed():
+            if ":" in name and name.removesuffix(PTR) not in self.plan.node.allowed_names():
                 raise ReplyError(f"is asked to run {name}, which node.models in its node.toml does not name")
 
-    def train(self, parcel: Parcel) -> Parcel:
+    def answer_train(self, parcel: Parcel) -> Parcel:
         words = parcel.words
         if words["client"] != self.plan.node.number or words["size"] != self.size:
             raise ReplyError(f"is number {self.plan.node.number} with {self.size} samples, and was taken for another")
-        plan, task, data, _ = self.make(words)
+        plan, task, data, _ = self.prepare_experiment(words)
         t, i, version = int(words["round"]), int(words["client"]), (int(words["round"]) + 1, int(words["attempt"]))
         seed, n, part, share = plan.run.seed, int(words["clients"]), float(words["part"]), float(words["share"])
         server = site_of_round(Site(task, plan.local, Key(seed), t, n, part=part), plan.local, seed, t)
@@ -139,8 +139,8 @@ class Node:
         log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
         return Parcel({**answer, "log": select_small_entries(log)}, state_to_blocks(result.reply))
 
-    def evaluate(self, parcel: Parcel) -> Parcel:
-        _, task, _, test = self.make(parcel.words)
+    def answer_evaluate(self, parcel: Parcel) -> Parcel:
+        _, task, _, test = self.prepare_experiment(parcel.words)
         state = blocks_to_state(parcel.blocks, task.device)
         scores = task.evaluate(state["x"], test, state.get("buffers"))
         return Parcel({"kind": "evaluated", "size": len(test), **scores})

@@ -33,7 +33,7 @@ class NodeSettings:
     part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
     models: str = setting("", "own models and methods (module:name) that the server may ask for, separated by commas")
 
-    def allowed(self) -> list[str]:
+    def allowed_names(self) -> list[str]:
         return [name.strip() for name in self.models.split(",") if name.strip()]
 
 

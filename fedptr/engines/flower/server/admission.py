@@ -28,47 +28,47 @@ class Admission:
         self.agreed: Agreement | None = None
         self.record: dict[str, Any] = {}
 
-    def begin(self, agreed: Agreement | None) -> Agreement:
+    def agree_with_nodes(self, agreed: Agreement | None) -> Agreement:
         """Waits for the first nodes, and agrees with them where nothing was agreed before."""
         self.agreed = agreed
         until = time.monotonic() + self.rules.patience
         offered: dict[int, dict[str, Any]] = {}
         while self.agreed is None:
-            offered |= self.greet(offered)
-            offered = {node: words for node, words in offered.items() if node in self.courier.online()}
-            self.agreed = self.try_agreeing(offered)
+            offered |= self.greet_new_nodes(offered)
+            offered = {node: words for node, words in offered.items() if node in self.courier.online_nodes()}
+            self.agreed = self.try_to_agree(offered)
             if self.agreed is None:
-                self.pause(until, len(offered))
+                self.pause_or_give_up(until, len(offered))
         for node, words in sorted(offered.items(), key=lambda item: item[1]["number"]):
-            self.take_in(node, words)
+            self.admit_node(node, words)
         return self.agreed
 
-    def wait(self, until: float, t: int, record: dict[str, Any]) -> None:
+    def wait_for_nodes(self, until: float, t: int, record: dict[str, Any]) -> None:
         """Returns when enough nodes are here; those that are new have joined."""
         self.record = record
         while True:
-            for node, words in self.greet({}).items():
-                self.take_in(node, words)
-            here = self.roster.see(self.courier.online())
+            for node, words in self.greet_new_nodes({}).items():
+                self.admit_node(node, words)
+            here = self.roster.note_online(self.courier.online_nodes())
             if len(here) >= self.rules.min_nodes:
-                self.tell(f"round {t + 1}")
+                self.write_status(f"round {t + 1}")
                 return
-            self.pause(until, len(here))
+            self.pause_or_give_up(until, len(here))
 
-    def greet(self, known: dict[int, Any]) -> dict[int, dict[str, Any]]:
+    def greet_new_nodes(self, known: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """What nodes that were not talked to yet say of themselves."""
-        online = self.courier.online(fresh=True)
-        busy = self.courier.busy() if self.roster.strangers(online) else set()
-        new = [node for node in self.roster.strangers(online) if node not in known and node not in busy]
+        online = self.courier.online_nodes(fresh=True)
+        busy = self.courier.busy_nodes() if self.roster.unknown_nodes(online) else set()
+        new = [node for node in self.roster.unknown_nodes(online) if node not in known and node not in busy]
         if not new:
             return {}
         hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
-        answers = self.courier.ask("hello", dict.fromkeys(new, hello), GREETING)
+        answers = self.courier.ask_nodes("hello", dict.fromkeys(new, hello), GREETING)
         for node, reason in answers.failures.items():
             print_notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
-        return {node: parcel.words for node, parcel in answers.parcels.items() if self.readable(node, parcel.words)}
+        return {node: parcel.words for node, parcel in answers.parcels.items() if self.is_readable(node, parcel.words)}
 
-    def readable(self, node: int, words: dict[str, Any]) -> bool:
+    def is_readable(self, node: int, words: dict[str, Any]) -> bool:
         try:
             read_offer(words, self.rules.max_samples)
             return True
@@ -76,7 +76,7 @@ class Admission:
             print_notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
             return False
 
-    def try_agreeing(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
+    def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
         """An agreement of those who fit each other, or the server's data; the others are refused by name."""
         offers = {node: read_offer(words, self.rules.max_samples)[0] for node, words in offered.items()}
         ordered = sorted(offers, key=lambda node: (offered[node]["number"], node))
@@ -98,25 +98,25 @@ class Admission:
                 fitting.append(offer)
         return make_agreement(fitting, given) if len(fitting) >= self.rules.min_nodes else None
 
-    def take_in(self, node: int, words: dict[str, Any]) -> None:
+    def admit_node(self, node: int, words: dict[str, Any]) -> None:
         assert self.agreed is not None
         try:
-            member = self.roster.join(node, words, self.agreed, self.courier.online(), self.rules.max_samples)
+            member = self.roster.admit(node, words, self.agreed, self.courier.online_nodes(), self.rules.max_samples)
             print_notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
         except (UserError, ReplyError) as error:
             print_notice(self.roster.refuse(node, f"refused: {error}"))
 
-    def pause(self, until: float, here: int) -> None:
-        self.tell(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
+    def pause_or_give_up(self, until: float, here: int) -> None:
+        self.write_status(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
         if time.monotonic() > until:
             words = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s"
             raise UserError(f"{words}; start them, then go on with `fedptr resume {self.folder}`")
         time.sleep(min(0.5, self.rules.poll * 5))
 
-    def tell(self, phase: str, record: dict[str, Any] | None = None) -> None:
+    def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
         more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
-        status_file.write_status(self.folder, self.roster, self.courier.online(), phase, **more)
+        status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, **more)
 
 
 def image_shape(own: Dataset | None) -> tuple[int, ...]:

@@ -93,11 +93,11 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     plan, rules, out = server.plan, server.rules.deploy, server.folder
     header = {} if start is None else atomic_files.read_tensors(Store(out / CHECKPOINTS).server(start.round))[1]
     registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
-    roster = Roster.of(header.get("roster", "[]"), registered)
+    roster = Roster.from_text(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None
-    agreed = Agreement.of(json.loads(header["agreement"])) if "agreement" in header else None
-    gathering = Admission(server.courier, roster, rules, server.experiment, own, out)
-    agreed = gathering.begin(agreed)
+    agreed = Agreement.from_words(json.loads(header["agreement"])) if "agreement" in header else None
+    admission = Admission(server.courier, roster, rules, server.experiment, own, out)
+    agreed = admission.agree_with_nodes(agreed)
     task, test = prepare_task(plan, agreed, own)
     store = Store(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
@@ -108,17 +108,17 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
         run = record_rounds(
             plan,
             out,
-            rounds_that_count(server, gathering, remote, task, test, start),
+            rounds_that_count(server, admission, remote, task, test, start),
             start,
             store,
             history,
             lambda run: track(run.record),
-            lambda: {**same, "roster": roster.text(), "agreement": json.dumps(agreed.plain())},
+            lambda: {**same, "roster": roster.to_text(), "agreement": json.dumps(agreed.to_words())},
         )
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     experiment = Experiment(dataset, make_split(roster), task, [], to_samples(dataset)[1])
     summary = finish_run(plan, experiment, out, run, store, history, evaluated=rules.evaluate)
-    gathering.tell("finished", run.record)
+    admission.write_status("finished", run.record)
     return summary
 
 
@@ -132,7 +132,7 @@ def prepare_task(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Cl
 
 def rounds_that_count(
     server: Server,
-    gathering: Admission,
+    admission: Admission,
     remote: RemoteCohort,
     task: Classification,
     test: Samples | None,
@@ -140,13 +140,13 @@ def rounds_that_count(
 ) -> Iterator[Run]:
     """The rounds from `run` to the plan's last."""
     while run is None or run.round < server.plan.run.rounds:
-        run = next_round_that_counts(server, gathering, remote, task, test, run)
+        run = next_round_that_counts(server, admission, remote, task, test, run)
         yield run
 
 
 def next_round_that_counts(
     server: Server,
-    gathering: Admission,
+    admission: Admission,
     remote: RemoteCohort,
     task: Classification,
     test: Samples | None,
@@ -157,11 +157,11 @@ def next_round_that_counts(
     until = time.monotonic() + rules.patience
     t = 0 if run is None else run.round
     while True:
-        gathering.wait(until, t, run.record if run else {})
+        admission.wait_for_nodes(until, t, run.record if run else {})
         try:
             sizes = remote.roster.sizes()
             late = server.courier.late
-            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visits, plan.privacy)
+            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, plan.privacy)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:

@@ -15,11 +15,11 @@ def evaluate_on_nodes(remote: RemoteCohort, server: State) -> dict[str, Any]:
     """`test_accuracy`, `test_loss`, and which clients they are from. Every node that is there is asked."""
     roster, courier = remote.roster, remote.courier
     model = {name: value for name, value in server.items() if name in ("x", "buffers")}
-    busy = courier.busy()
-    here = {i: roster.nodes[i] for i in roster.see(courier.online()) if roster.nodes[i] not in busy}
+    busy = courier.busy_nodes()
+    here = {i: roster.nodes[i] for i in roster.note_online(courier.online_nodes()) if roster.nodes[i] not in busy}
     here = {i: node for i, node in here.items() if roster.members[i].tests}
-    parcel = Parcel(remote.words("evaluate"), state_to_blocks(model))
-    answers = courier.ask("evaluate", dict.fromkeys(here.values(), parcel), remote.rules.round_timeout)
+    parcel = Parcel(remote.make_words("evaluate"), state_to_blocks(model))
+    answers = courier.ask_nodes("evaluate", dict.fromkeys(here.values(), parcel), remote.rules.round_timeout)
     scores: dict[int, tuple[float, float]] = {}
     for i, node in sorted(here.items()):
         words = answers.parcels[node].words if node in answers.parcels else {}

@@ -48,17 +48,17 @@ class RemoteCohort:
     privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may begin again
 
-    def words(self, kind: str) -> dict[str, Any]:
+    def make_words(self, kind: str) -> dict[str, Any]:
         return {
             "kind": kind,
             "protocol": PROTOCOL,
             "experiment": self.experiment,
             "attempt": self.attempt,
             "plan": self.plan,
-            "agreement": self.agreed.plain(),
+            "agreement": self.agreed.to_words(),
         }
 
-    def visits(
+    def visit_cohort(
         self,
         method: Method,
         msg: State,
@@ -69,20 +69,20 @@ class RemoteCohort:
         """Asks the cohort. See `visit_in_process`."""
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
-        online, busy, blocks = self.courier.online(), self.courier.busy(), state_to_blocks(msg)
+        online, busy, blocks = self.courier.online_nodes(), self.courier.busy_nodes(), state_to_blocks(msg)
         for i, site in sites.items():
             node = self.roster.nodes.get(i, -1)
             if node not in online or node in busy:
                 what = "is offline" if node not in online else "is busy with an earlier round"
                 dropped[i] = f"{self.roster.members[i].name} {what}"
             else:
-                orders[i] = Parcel(self.order(site, i, states.get(i)), blocks)
+                orders[i] = Parcel(self.make_order(site, i, states.get(i)), blocks)
         # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.
         least = 0 if self.privacy.clip else self.rules.min_replies
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
-        ask = self.sum_up if self.privacy.secure else self.ask
+        ask = self.ask_for_sum if self.privacy.secure else self.ask_each
         visits, failures = ask(method, msg, orders, sites) if orders else ({}, {})
         for i, reason in failures.items():
             dropped[i] = f"{self.roster.members[i].name} {reason}"
@@ -98,13 +98,13 @@ class RemoteCohort:
             )
         return visits, dict(sorted(dropped.items()))
 
-    def ask(
+    def ask_each(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """By client: what came, if it is as it must be, and why nothing usable did."""
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
-        answers = self.courier.ask("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
+        answers = self.courier.ask_nodes("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
         names, trained = reply_entries(method, msg, some), is_training_message(method, msg, some)
         visits, failures = dict[int, Visit](), dict[int, str]()
         for i in sorted(orders):
@@ -113,13 +113,13 @@ class RemoteCohort:
                 if node in answers.failures:
                     raise ReplyError(answers.failures[node])
                 parcel = answers.parcels[node]
-                seconds = self.judge(parcel.words, sites[i])
+                seconds = self.check_words(parcel.words, sites[i])
                 if set(parcel.blocks) != names:
                     sent = ", ".join(sorted(parcel.blocks))[:200] or "nothing"
                     raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
                 reply = blocks_to_state(parcel.blocks, str(msg["x"].device))
-                self.bound(reply, msg)
-                found = self.visit(reply, parcel.words, sites[i], seconds)
+                self.check_bounds(reply, msg)
+                found = self.make_visit(reply, parcel.words, sites[i], seconds)
                 if trained and "steps" not in found.log:
                     raise ReplyError("sent no sound number of steps")
                 visits[i] = found
@@ -127,7 +127,7 @@ class RemoteCohort:
                 failures[i] = str(error)
         return visits, failures
 
-    def sum_up(
+    def ask_for_sum(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
         """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
@@ -149,20 +149,22 @@ class RemoteCohort:
             got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout)
             mean = {name: torch.from_numpy(value).to(x) for name, value in zip(names, got.mean, strict=True)}
             mean |= {"w": x + mean["w"]} if "w" in mean else {}
-            self.bound(mean, msg)
+            self.check_bounds(mean, msg)
             clients = {self.roster.nodes[i]: i for i in orders}
             visits = {
-                clients[node]: self.visit(mean, words, sites[clients[node]], self.judge(words, sites[clients[node]]))
+                clients[node]: self.make_visit(
+                    mean, words, sites[clients[node]], self.check_words(words, sites[clients[node]])
+                )
                 for node, words in got.words.items()
             }
         except (UnmaskableError, ReplyError) as error:  # which of them sent what is not known
             raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
         return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
-    def order(self, site: Site, i: int, kept: State | None) -> dict[str, Any]:
+    def make_order(self, site: Site, i: int, kept: State | None) -> dict[str, Any]:
         base = None if kept is None or i in self.anew else kept[VERSION].tolist()
         return {
-            **self.words("train"),
+            **self.make_words("train"),
             "round": site.round,
             "client": i,
             "clients": site.clients,
@@ -173,7 +175,7 @@ class RemoteCohort:
             "floor": min(self.oldest(i), base[0]) if base else 0,
         }
 
-    def judge(self, words: Mapping[str, Any], site: Site) -> float:
+    def check_words(self, words: Mapping[str, Any], site: Site) -> float:
         """The seconds a reply tells of, if it is the reply to what was asked."""
         asked = {"kind": "trained", "round": site.round, "attempt": self.attempt, "size": site.size}
         for name, value in asked.items():
@@ -184,7 +186,7 @@ class RemoteCohort:
             raise ReplyError("sent no sound number of seconds")
         return seconds
 
-    def bound(self, reply: State, msg: State) -> None:
+    def check_bounds(self, reply: State, msg: State) -> None:
         """Raises unless the numbers are of the model's shape and type, finite, and no longer than the bound."""
         check_reply(reply, msg)
         x = msg["x"]
@@ -194,6 +196,6 @@ class RemoteCohort:
             if length > bound:
                 raise ReplyError(f"sent a {name!r} of norm {length:.3g}, more than the bound {bound:.3g}")
 
-    def visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
+    def make_visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
         version = torch.tensor([site.round + 1, self.attempt])
         return Visit(reply, {VERSION: version}, read_log(words.get("log")), seconds)

@@ -35,19 +35,19 @@ class Roster:
         self.seen: dict[int, float] = {}  # client -> when it was last online
         self.registered = registered
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """For a checkpoint."""
         return json.dumps([asdict(member) for _, member in sorted(self.members.items())])
 
     @classmethod
-    def of(cls, text: str, registered: Path | None = None) -> Roster:
+    def from_text(cls, text: str, registered: Path | None = None) -> Roster:
         return cls({entry["number"]: Member(**entry) for entry in json.loads(text)}, registered)
 
     def sizes(self) -> list[int]:
         """By client number; 0 where there is none."""
         return [self.members[i].size if i in self.members else 0 for i in range(max(self.members, default=-1) + 1)]
 
-    def strangers(self, online: set[int]) -> list[int]:
+    def unknown_nodes(self, online: set[int]) -> list[int]:
         """Nodes that are online and have not been talked to, or not for a while."""
         now, known = time.monotonic(), set(self.nodes.values())
         return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
@@ -56,7 +56,7 @@ class Roster:
         self.refused[node] = reason, time.monotonic() + AGAIN
         return reason
 
-    def join(self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], most: int) -> Member:
+    def admit(self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], most: int) -> Member:
         """Takes a node in, or refuses it in one sentence that names it."""
         offer, member = read_offer(words, most)
         self.check_registered(node, member)
@@ -87,7 +87,7 @@ class Roster:
             words = f"{member.name} (number {member.number})"
             raise UserError(f"a node calls itself {words} with the key of {owners[0][0]} (number {owners[0][1]})")
 
-    def see(self, online: set[int]) -> list[int]:
+    def note_online(self, online: set[int]) -> list[int]:
         """The clients whose nodes are online."""
         here = [i for i, node in sorted(self.nodes.items()) if node in online]
         self.seen |= dict.fromkeys(here, time.time())

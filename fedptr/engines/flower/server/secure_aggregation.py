@@ -83,7 +83,7 @@ class CheckedGrid:
         to = {message.metadata.dst_node_id: message for message in messages}
         stage = str(next(iter(to.values())).content.config_records[RECORD]["stage"])
         training = stage == "collect_masked_vectors"
-        replies, failures = self.courier.gather(to, self.timeout if training else min(KEYS, self.timeout))
+        replies, failures = self.courier.exchange_messages(to, self.timeout if training else min(KEYS, self.timeout))
         self.failures |= failures
         good = []
         for node, reply in replies.items():

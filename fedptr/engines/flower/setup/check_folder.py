@@ -98,7 +98,7 @@ def check_own_models(folder: Path) -> Iterator[Finding]:
         plan = node_plan.read_node_plan(folder)
         dataset, _ = node_plan.load_own_data(plan)
         channels, height, width = dataset.train_x.shape[1:]
-        for name in plan.node.allowed():
+        for name in plan.node.allowed_names():
 
             def made(name: str = name) -> str:
                 with contextlib.chdir(folder):  # where the node's worker is

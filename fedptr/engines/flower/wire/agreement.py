@@ -38,11 +38,11 @@ class Agreement:
     std: tuple[float, ...]
     images: int  # of all nodes at the beginning: decides how a run is computed, so it stays what it was
 
-    def plain(self) -> dict[str, Any]:
+    def to_words(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def of(cls, words: dict[str, Any]) -> Agreement:
+    def from_words(cls, words: dict[str, Any]) -> Agreement:
         classes, shape, mean, std = (tuple(words[name]) for name in ("classes", "shape", "mean", "std"))
         return cls(classes, shape, mean, std, int(words["images"]))
 

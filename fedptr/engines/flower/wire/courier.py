@@ -40,38 +40,40 @@ class Courier:
         self.late = 0  # answers that came after their deadline
         self.seen: tuple[float, set[int]] = (-1e9, set())
 
-    def online(self, fresh: bool = False) -> set[int]:
+    def online_nodes(self, fresh: bool = False) -> set[int]:
         """The nodes that are there: now, or as of at most a moment ago."""
         now = time.monotonic()
         if fresh or now - self.seen[0] > self.poll * FRESH:
             self.seen = now, set(self.grid.get_node_ids())
         return self.seen[1]
 
-    def busy(self) -> set[int]:
+    def busy_nodes(self) -> set[int]:
         """Nodes that have not answered yet; answers that came late are counted and thrown away."""
         if self.owed:
             for message in self.grid.pull_messages(list(self.owed)):
                 if self.owed.pop(message.metadata.reply_to_message_id, None) and not message.has_error():
                     self.late += 1
-        now, online = time.monotonic(), self.online()  # who went offline has lost the question
+        now, online = time.monotonic(), self.online_nodes()  # who went offline has lost the question
         self.owed = {name: owed for name, owed in self.owed.items() if owed[0] in online and owed[1] > now}
         return {node for node, _ in self.owed.values()}
 
-    def ask(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
+    def ask_nodes(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
         """Sends, and waits until everyone answered, failed, went offline or is late."""
         ttl = timeout + GRACE
         messages = {n: Message(to_records(p), n, TYPES[kind], ttl=ttl, group_id=group) for n, p in parcels.items()}
-        replies, failures = self.gather(messages, timeout)
+        replies, failures = self.exchange_messages(messages, timeout)
         answers = Answers(failures=failures)
         for node, message in replies.items():
-            self.take(node, message, answers)
+            self.sort_reply(node, message, answers)
         return answers
 
-    def gather(self, messages: Mapping[int, Message], timeout: float) -> tuple[dict[int, Message], dict[int, str]]:
+    def exchange_messages(
+        self, messages: Mapping[int, Message], timeout: float
+    ) -> tuple[dict[int, Message], dict[int, str]]:
         """The same for any messages, by node: the replies, and why there is none."""
         replies: dict[int, Message] = {}
         failures: dict[int, str] = {}
-        waiting = self.send(messages, failures)
+        waiting = self.send_messages(messages, failures)
         began = time.monotonic()
         deadline, look = began + timeout, began + LOOK
         while waiting:
@@ -84,7 +86,7 @@ class Courier:
             now = time.monotonic()
             if waiting and now >= look:
                 look = now + LOOK
-                drop_offline_nodes(waiting, self.online(), failures)
+                drop_offline_nodes(waiting, self.online_nodes(), failures)
             if now >= deadline:
                 for name, node in waiting.items():
                     failures[node] = f"did not answer within {timeout:g} s"
@@ -94,7 +96,7 @@ class Courier:
                 time.sleep(min(max(self.poll, LAZY * (now - began)), LOOK, max(deadline - now, 0.0)))
         return replies, failures
 
-    def send(self, messages: Mapping[int, Message], failures: dict[int, str]) -> dict[str, int]:
+    def send_messages(self, messages: Mapping[int, Message], failures: dict[int, str]) -> dict[str, int]:
         """Message -> node, of those that could be sent."""
         nodes = list(messages)
         names: list[str | None] = list(self.grid.push_messages(list(messages.values()))) if messages else []
@@ -102,7 +104,7 @@ class Courier:
         failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
         return {name: n for n, name in zip(nodes, names, strict=True) if name}
 
-    def take(self, node: int, message: Message, answers: Answers) -> None:
+    def sort_reply(self, node: int, message: Message, answers: Answers) -> None:
         try:
             parcel = from_records(message.content)
         except ReplyError as error:
