@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedptr.atomic_files import flush_to_disk, replace_atomically
-from fedptr.audit.neighbours import Group, closest
+from fedptr.audit.neighbours import OwnedClass, find_closest_pairs
 from fedptr.audit.target import Target
 from fedptr.runs.auxiliary_pictures import denormalised
 from fedptr.types import State
@@ -22,7 +22,9 @@ TILE = 64  # pixels of a picture, at least
 GAP = 4
 
 
-def save(run: Target, found: list[Group], rounds: dict[int, dict[str, State]], path: Path) -> list[dict[str, Any]]:
+def save_closest_pairs(
+    run: Target, found: list[OwnedClass], rounds: dict[int, dict[str, State]], path: Path
+) -> list[dict[str, Any]]:
     """After the last round; returns what the picture shows, column by column."""
     from PIL import Image
 
@@ -30,11 +32,11 @@ def save(run: Target, found: list[Group], rounds: dict[int, dict[str, State]], p
     here = [group for group in found if group.owner in last]
     if not here:
         return []
-    nearest = sorted(closest(run, here, last), key=lambda pair: pair[0])[:SHOWN]
+    nearest = sorted(find_closest_pairs(run, here, last), key=lambda pair: pair[0])[:SHOWN]
     columns = torch.stack([triple for *_, triple in nearest])
     flat = denormalised(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])
     with replace_atomically(path) as scratch, open(scratch, "xb") as file:
-        Image.fromarray(canvas(flat.numpy())).save(file, "PNG")
+        Image.fromarray(join_tiles(flat.numpy())).save(file, "PNG")
         flush_to_disk(file)
     return [
         {"owner": group.owner, "class": run.dataset.classes[group.label], "own": own, "held": held}
@@ -42,7 +44,7 @@ def save(run: Target, found: list[Group], rounds: dict[int, dict[str, State]], p
     ]
 
 
-def canvas(tiles: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def join_tiles(tiles: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """[column, row, channel, height, width] as one picture."""
     across, down, channels, height, width = tiles.shape
     zoom = -(-TILE // max(height, width))

@@ -46,7 +46,7 @@ class Examples:
         return Split(tuple(parts), self.samples, origin=origin, dropped=dropped)
 
 
-def choose(
+def choose_examples(
     split: Split, labels: Ints, most: int, rng: np.random.Generator, seen: Collection[int] | None = None
 ) -> Examples:
     """The examples of a run over a pool with these labels; at most `most` members (0 = as many as there are).

@@ -35,7 +35,7 @@ class Side(NamedTuple):
     sigma: Floats
 
 
-def fit(phi: Floats, side: Flags, variance: Variance) -> Side:
+def fit_side(phi: Floats, side: Flags, variance: Variance) -> Side:
     """From φ [shadow, example], of those entries where `side` is true."""
     values = np.where(side, phi, np.nan)
     mu = np.nanmedian(values, axis=0)
@@ -47,19 +47,19 @@ def fit(phi: Floats, side: Flags, variance: Variance) -> Side:
     return Side(mu, np.maximum(sigma, FLOOR))
 
 
-def online(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
+def score_online(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
     """The log-likelihood ratio of every example."""
-    return density(target, fit(phi, inside, variance)) - density(target, fit(phi, ~inside, variance))
+    return log_density(target, fit_side(phi, inside, variance)) - log_density(target, fit_side(phi, ~inside, variance))
 
 
-def offline(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
+def score_offline(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
     """From the shadows alone that have not seen an example, so that none need be trained for it."""
-    out = fit(phi, ~inside, variance)
+    out = fit_side(phi, ~inside, variance)
     score: Floats = (target - out.mu) / out.sigma
     return score
 
 
-def density(x: Floats, side: Side) -> Floats:
+def log_density(x: Floats, side: Side) -> Floats:
     """log N(x; μ, σ²) without its constant."""
     value: Floats = -(((x - side.mu) / side.sigma) ** 2) / 2 - np.log(side.sigma)
     return value

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedptr.audit.metrics import Measures, at, measure
+from fedptr.audit.metrics import Measures, accuracy_at, measure_attack
 from fedptr.audit.roc import Flags, Floats
 
 
-def loss_attack(losses: Floats, member: Flags, training_loss: float, rng: np.random.Generator) -> Measures:
+def run_loss_attack(losses: Floats, member: Flags, training_loss: float, rng: np.random.Generator) -> Measures:
     """The attack's numbers; `yeom` has those at Yeom's τ, where nothing is calibrated."""
     called = losses <= training_loss
     yeom = {
         "threshold": training_loss,
-        "accuracy": at(-losses, member, -training_loss),
+        "accuracy": accuracy_at(-losses, member, -training_loss),
         "tpr": float(called[member].mean()),
         "fpr": float(called[~member].mean()),
     }
-    return {**measure(-losses, member, rng), "yeom": yeom}
+    return {**measure_attack(-losses, member, rng), "yeom": yeom}

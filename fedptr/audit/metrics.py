@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedptr.audit.roc import Flags, Floats, Ranking, auc, oracle, thinned, tpr_at
+from fedptr.audit.roc import Flags, Floats, Ranking, area_under_curve, oracle_accuracy, thin_curve, tpr_at_fpr
 from fedptr.errors import UserError
 
 DRAWS = 1000
@@ -23,28 +23,30 @@ ENOUGH = 10  # examples of either kind, below which nothing is said
 Measures = dict[str, Any]
 
 
-def measure(scores: Floats, member: Flags, rng: np.random.Generator, draws: int = DRAWS) -> Measures:
+def measure_attack(scores: Floats, member: Flags, rng: np.random.Generator, draws: int = DRAWS) -> Measures:
     """Everything that is reported of one attack."""
     if not np.isfinite(scores).all():
         raise UserError("the model's outputs are not all finite, so nothing can be said of it; train it anew")
-    ranking = Ranking.of(scores, member)
+    ranking = Ranking.from_scores(scores, member)
     curve = ranking.roc()
-    low, high = bootstrap(ranking, member, rng, draws)
-    drawn = thinned(curve)
+    low, high = bootstrap_intervals(ranking, member, rng, draws)
+    drawn = thin_curve(curve)
     return {
         "members": int(member.sum()),
         "non_members": int((~member).sum()),
-        "auc": auc(curve),
+        "auc": area_under_curve(curve),
         "auc_ci95": [low[0], high[0]],
-        "accuracy": calibrated(scores, member, rng),
-        "accuracy_oracle": oracle(curve),
-        "tpr": {f"{rate:g}": tpr_at(curve, rate) for rate in RATES},
+        "accuracy": calibrated_accuracy(scores, member, rng),
+        "accuracy_oracle": oracle_accuracy(curve),
+        "tpr": {f"{rate:g}": tpr_at_fpr(curve, rate) for rate in RATES},
         "tpr_ci95": {f"{rate:g}": [low[k], high[k]] for k, rate in enumerate(RATES, 1)},
         "roc": {"fpr": [round(float(v), 7) for v in drawn.fpr], "tpr": [round(float(v), 6) for v in drawn.tpr]},
     }
 
 
-def bootstrap(ranking: Ranking, member: Flags, rng: np.random.Generator, draws: int) -> tuple[list[float], list[float]]:
+def bootstrap_intervals(
+    ranking: Ranking, member: Flags, rng: np.random.Generator, draws: int
+) -> tuple[list[float], list[float]]:
     """The 2.5 and 97.5 % quantiles of the AUC and of the TPR at every rate."""
     found = []
     sides = [np.flatnonzero(member), np.flatnonzero(~member)]
@@ -53,28 +55,30 @@ def bootstrap(ranking: Ranking, member: Flags, rng: np.random.Generator, draws: 
         for side in sides:
             weights[side] = rng.multinomial(len(side), np.full(len(side), 1 / len(side)))
         curve = ranking.roc(weights)
-        found.append([auc(curve), *(tpr_at(curve, rate) for rate in RATES)])
+        found.append([area_under_curve(curve), *(tpr_at_fpr(curve, rate) for rate in RATES)])
     low, high = np.quantile(np.array(found), [0.025, 0.975], axis=0)
     return low.tolist(), high.tolist()
 
 
-def calibrated(scores: Floats, member: Flags, rng: np.random.Generator) -> float:
+def calibrated_accuracy(scores: Floats, member: Flags, rng: np.random.Generator) -> float:
     """The mean of both directions; each half has half of the members and half of the non-members."""
     first = np.zeros(len(member), dtype=bool)
     for side in (np.flatnonzero(member), np.flatnonzero(~member)):
         first[rng.permutation(side)[: len(side) // 2]] = True
     both = ((first, ~first), (~first, first))
-    return float(np.mean([at(scores[b], member[b], best(scores[a], member[a])) for a, b in both]))
+    return float(
+        np.mean([accuracy_at(scores[b], member[b], find_best_threshold(scores[a], member[a])) for a, b in both])
+    )
 
 
-def best(scores: Floats, member: Flags) -> float:
+def find_best_threshold(scores: Floats, member: Flags) -> float:
     """The threshold with the highest balanced accuracy."""
-    ranking = Ranking.of(scores, member)
+    ranking = Ranking.from_scores(scores, member)
     curve = ranking.roc()
     return float(ranking.thresholds()[(curve.tpr - curve.fpr).argmax()])
 
 
-def at(scores: Floats, member: Flags, threshold: float) -> float:
+def accuracy_at(scores: Floats, member: Flags, threshold: float) -> float:
     """The balanced accuracy of calling a score of at least `threshold` a member."""
     called = scores >= threshold
     return float((called[member].mean() + (~called[~member]).mean()) / 2)

@@ -25,7 +25,7 @@ from fedptr.types import State
 SAME = 1e-5  # below this distance two images are one: a set begins with exact copies
 
 
-class Group(NamedTuple):
+class OwnedClass(NamedTuple):
     """One class of one owner: rows of the pool."""
 
     owner: str
@@ -35,7 +35,7 @@ class Group(NamedTuple):
     n: int  # of either, drawn to the front, are compared
 
 
-class Near(NamedTuple):
+class Distances(NamedTuple):
     """What an owner's images of one class are near to."""
 
     to_own: Floats  # of every auxiliary image, the distance to the nearest of n own samples
@@ -45,7 +45,7 @@ class Near(NamedTuple):
     of_held: Floats
 
 
-def groups(run: Target, owners: list[str], rng: np.random.Generator) -> list[Group]:
+def list_owned_classes(run: Target, owners: list[str], rng: np.random.Generator) -> list[OwnedClass]:
     """Every class of which an owner has samples and some are held out. A server is compared with all clients' data."""
     taken = np.concatenate(run.split.clients)
     labels, held = run.labels, np.setdiff1d(np.arange(len(run.labels)), taken)
@@ -55,11 +55,11 @@ def groups(run: Target, owners: list[str], rng: np.random.Generator) -> list[Gro
         for label in np.unique(labels[rows]):
             own, other = (rng.permutation(part[labels[part] == label]) for part in (rows, held))
             if n := min(len(own), len(other)):
-                found.append(Group(owner, int(label), own, other, n))
+                found.append(OwnedClass(owner, int(label), own, other, n))
     return found
 
 
-def distances(a: Tensor, b: Tensor) -> Tensor:
+def compute_distances(a: Tensor, b: Tensor) -> Tensor:
     """Of every image to every other."""
     one, two = (images.reshape(len(images), -1).double() for images in (a, b))
     # Not by products of matrices, whose rounding is larger than the distance of equal images.
@@ -67,34 +67,36 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     return found
 
 
-def images(run: Target, rows: Ints) -> Tensor:
+def select_images(run: Target, rows: Ints) -> Tensor:
     x, _ = run.pool.take(torch.tensor(rows))
     return x.cpu()
 
 
-def of_class(state: State, label: int) -> Tensor:
+def images_of_class(state: State, label: int) -> Tensor:
     return state["X"][state["y"] == label].cpu()
 
 
-def near(run: Target, group: Group, state: State) -> Near:
-    X = of_class(state, group.label)
-    own, held = (distances(X, images(run, rows)) for rows in (group.own, group.held))
+def measure_distances(run: Target, group: OwnedClass, state: State) -> Distances:
+    X = images_of_class(state, group.label)
+    own, held = (compute_distances(X, select_images(run, rows)) for rows in (group.own, group.held))
     nearest = [(d[:, : group.n].min(1).values, d.min(0).values) for d in (own, held)]
     (to_own, of_own), (to_held, of_held) = ((np.asarray(a), np.asarray(b)) for a, b in nearest)
-    return Near(to_own, to_held, np.asarray(own.min(1).values), of_own, of_held)
+    return Distances(to_own, to_held, np.asarray(own.min(1).values), of_own, of_held)
 
 
-def started_from(run: Target, group: Group, first: State) -> Flags:
+def find_start_samples(run: Target, group: OwnedClass, first: State) -> Flags:
     """Which of an owner's samples its set began as copies of."""
-    return near(run, group, first).of_own < SAME
+    return measure_distances(run, group, first).of_own < SAME
 
 
-def closest(run: Target, found: list[Group], sets: dict[str, State]) -> Iterator[tuple[float, float, Group, Tensor]]:
+def find_closest_pairs(
+    run: Target, found: list[OwnedClass], sets: dict[str, State]
+) -> Iterator[tuple[float, float, OwnedClass, Tensor]]:
     """Every auxiliary image: the distance to the nearest own and held-out sample, and those three as pictures."""
     for group in found:
-        X = of_class(sets[group.owner], group.label)
-        sides = [images(run, rows) for rows in (group.own, group.held)]
-        tables = [distances(X, side) for side in sides]
+        X = images_of_class(sets[group.owner], group.label)
+        sides = [select_images(run, rows) for rows in (group.own, group.held)]
+        tables = [compute_distances(X, side) for side in sides]
         for i, x in enumerate(X):
             places = [int(table[i].argmin()) for table in tables]
             triple = torch.stack([x, *(side[place] for side, place in zip(sides, places, strict=True))])

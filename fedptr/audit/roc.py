@@ -4,8 +4,8 @@
 
 Ties are one step, so no order within them is made up.
 
->>> r = Ranking.of([3.0, 2.0, 2.0, 1.0], [True, True, False, False])
->>> auc(r.roc()), oracle(r.roc()), tpr_at(r.roc(), 0.0)
+>>> r = Ranking.from_scores([3.0, 2.0, 2.0, 1.0], [True, True, False, False])
+>>> area_under_curve(r.roc()), oracle_accuracy(r.roc()), tpr_at_fpr(r.roc(), 0.0)
 (0.875, 0.75, 0.5)
 """
 
@@ -36,7 +36,7 @@ class Ranking(NamedTuple):
     score: Floats  # at these places
 
     @classmethod
-    def of(cls, scores: npt.ArrayLike, member: npt.ArrayLike) -> Ranking:
+    def from_scores(cls, scores: npt.ArrayLike, member: npt.ArrayLike) -> Ranking:
         values, flags = np.asarray(scores, dtype=np.float64), np.asarray(member, dtype=bool)
         order = np.argsort(-values, kind="stable")
         ends = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
@@ -54,22 +54,22 @@ class Ranking(NamedTuple):
         return np.concatenate([[np.inf], between, [-np.inf]])
 
 
-def auc(roc: Roc) -> float:
+def area_under_curve(roc: Roc) -> float:
     """The area: how likely a member has a higher score than a non-member, ties counted half."""
     return float(np.sum(np.diff(roc.fpr) * (roc.tpr[1:] + roc.tpr[:-1])) / 2)
 
 
-def oracle(roc: Roc) -> float:
+def oracle_accuracy(roc: Roc) -> float:
     """The best balanced accuracy of any threshold: an upper bound, as it is chosen knowing the answers."""
     return float((1 + (roc.tpr - roc.fpr).max()) / 2)
 
 
-def tpr_at(roc: Roc, fpr: float) -> float:
+def tpr_at_fpr(roc: Roc, fpr: float) -> float:
     """The most members found with at most so many false alarms; nothing is interpolated."""
     return float(roc.tpr[roc.fpr <= fpr + 1e-12].max())
 
 
-def thinned(roc: Roc, points: int = 120) -> Roc:
+def thin_curve(roc: Roc, points: int = 120) -> Roc:
     """What a plot with logarithmic axes needs: TPR at evenly spread powers of FPR."""
     least = roc.fpr[roc.fpr > 0].min()
     grid = np.geomspace(least, 1.0, points)

@@ -11,20 +11,20 @@ from fedptr.plots import COLOURS, save_figure
 Curves = Mapping[str, Mapping[str, list[float]]]  # name -> fpr and tpr
 
 
-def plot(panels: Mapping[str, Curves], title: str, path: Path) -> list[Path]:
+def plot_roc_curves(panels: Mapping[str, Curves], title: str, path: Path) -> list[Path]:
     """A panel for each group of curves; PNG and SVG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6 * len(panels), 5.2), layout="constrained")
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (name, curves) in zip(every, panels.items(), strict=True):
-        draw(axes, curves)
+        draw_panel(axes, curves)
         axes.set_title(name)
     figure.suptitle(title)
     return save_figure(figure, path)
 
 
-def draw(axes: Any, curves: Curves) -> None:
+def draw_panel(axes: Any, curves: Curves) -> None:
     least = min(min(curve["fpr"]) for curve in curves.values())
     for number, (name, curve) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]

@@ -13,14 +13,14 @@ import torch
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError
-from fedptr.audit import auxiliary, lira, result
-from fedptr.audit.examples import Examples, choose
-from fedptr.audit.loss_attack import loss_attack
-from fedptr.audit.metrics import ENOUGH, Measures, measure
+from fedptr.audit import audit_json, auxiliary_audit, lira
+from fedptr.audit.examples import Examples, choose_examples
+from fedptr.audit.loss_attack import run_loss_attack
+from fedptr.audit.metrics import ENOUGH, Measures, measure_attack
 from fedptr.audit.options import FEW, Options
 from fedptr.audit.roc import Flags, Floats
-from fedptr.audit.shadows import Job, generator, halves, job, shadows, train
-from fedptr.audit.target import Target, load, model
+from fedptr.audit.shadows import TrainingJob, draw_halves, make_generator, make_job, plan_shadows, train_jobs
+from fedptr.audit.target import Target, load_model, load_target
 from fedptr.compute.choose import count_cores
 from fedptr.messages import format_duration, print_notice
 from fedptr.runs.folder import AUDIT
@@ -45,12 +45,14 @@ class Case:
         return self.options.jobs or (count_cores() if self.run.plan.machine.threads == 1 else 1)
 
 
-def audit(folder: Path, options: Options) -> dict[str, Any]:
+def run_audit(folder: Path, options: Options) -> dict[str, Any]:
     """Audits a finished run and writes audit/audit.json into its folder; finished shadows are used again."""
-    run = load(folder)
+    run = load_target(folder)
     if "auxiliary" in options.attacks:
-        auxiliary.check(run.plan)
-    examples = choose(run.split, run.labels, options.examples, generator(options.seed, "examples"), run.seen)
+        auxiliary_audit.check_has_auxiliary_sets(run.plan)
+    examples = choose_examples(
+        run.split, run.labels, options.examples, make_generator(options.seed, "examples"), run.seen
+    )
     if absent := len(run.split.clients) - len(run.seen):
         print_notice(
             f"note: {absent} of {len(run.split.clients)} clients never took part, so their samples are no members"
@@ -58,51 +60,60 @@ def audit(folder: Path, options: Options) -> dict[str, Any]:
     place = folder / AUDIT
     place.mkdir(exist_ok=True)
     with locked(place):
-        attacked, member = half(run, examples, options) if options.target == "half" else (run, examples.member)
+        attacked, member = train_on_half(run, examples, options) if options.target == "half" else (run, examples.member)
         case = Case(run, attacked, examples, member, options)
-        found = {"loss": by_loss(case)} if "loss" in options.attacks else {}
-        found |= by_lira(case) if "lira" in options.attacks else {}
-        own = auxiliary.audit(run, options.seed, place, case.jobs) if "auxiliary" in options.attacks else None
-        told = result.about(run, attacked, examples, member, options)
-        return result.write(place, told, found, own)
+        found = {"loss": attack_by_loss(case)} if "loss" in options.attacks else {}
+        found |= attack_by_lira(case) if "lira" in options.attacks else {}
+        own = (
+            auxiliary_audit.audit_auxiliary_sets(run, options.seed, place, case.jobs)
+            if "auxiliary" in options.attacks
+            else None
+        )
+        told = audit_json.describe_audit(run, attacked, examples, member, options)
+        return audit_json.write_audit(place, told, found, own)
 
 
-def half(run: Target, examples: Examples, options: Options) -> tuple[Target, Flags]:
+def train_on_half(run: Target, examples: Examples, options: Options) -> tuple[Target, Flags]:
     """The run's training on a random half of the examples, and which they were."""
     n = len(examples.rows)
     inside = np.zeros(n, dtype=bool)
-    inside[generator(options.seed, "half").permutation(n)[: n // 2]] = True
-    wanted = job(run.plan, examples, inside, run.plan.run.seed)
+    inside[make_generator(options.seed, "half").permutation(n)[: n // 2]] = True
+    wanted = make_job(run.plan, examples, inside, run.plan.run.seed)
     place = run.folder / AUDIT / f"half-{wanted.split.sha256[:12]}"
-    train({place: wanted}, 1, "half target")
-    return load(place), inside
+    train_jobs({place: wanted}, 1, "half target")
+    return load_target(place), inside
 
 
-def by_loss(case: Case) -> Measures:
-    losses, rng = case.attacked.losses(case.examples.rows), generator(case.options.seed, "loss")
+def attack_by_loss(case: Case) -> Measures:
+    losses, rng = case.attacked.losses(case.examples.rows), make_generator(case.options.seed, "loss")
     training_loss = float(case.attacked.losses(case.attacked.trained).mean())
-    return {**loss_attack(losses, case.member, training_loss, rng), "clients": by_client(case, -losses, rng)}
+    return {
+        **run_loss_attack(losses, case.member, training_loss, rng),
+        "clients": measure_by_client(case, -losses, rng),
+    }
 
 
-def by_lira(case: Case) -> dict[str, Measures]:
+def attack_by_lira(case: Case) -> dict[str, Measures]:
     """Online and offline, from the same shadows."""
     options, rows = case.options, case.examples.rows
-    inside = halves(len(rows), options.shadows, options.seed)
+    inside = draw_halves(len(rows), options.shadows, options.seed)
     kept = options.shadows_dir or case.run.folder / AUDIT / "shadows"
-    wanted = shadows(case.run.plan, case.run.data_sha256, case.examples, inside, options.seed, options.trainer, kept)
-    announce(case, wanted)
-    board = train(wanted, case.jobs, "shadow")
+    wanted = plan_shadows(
+        case.run.plan, case.run.data_sha256, case.examples, inside, options.seed, options.trainer, kept
+    )
+    announce_training(case, wanted)
+    board = train_jobs(wanted, case.jobs, "shadow")
     summaries = [board.done[path][0] for path in wanted]
-    phi = np.stack([shadow_phi(case, path, told) for path, told in zip(wanted, summaries, strict=True)])
-    own, rng = case.attacked.phi(rows, options.flip), generator(options.seed, "lira")
-    scoring: dict[str, Callable[..., Floats]] = {"lira online": lira.online, "lira offline": lira.offline}
+    phi = np.stack([load_or_compute_phi(case, path, told) for path, told in zip(wanted, summaries, strict=True)])
+    own, rng = case.attacked.phi(rows, options.flip), make_generator(options.seed, "lira")
+    scoring: dict[str, Callable[..., Floats]] = {"lira online": lira.score_online, "lira offline": lira.score_offline}
     found = {}
     for name, score in scoring.items():
         scores = score(own, phi, inside, options.sigma)
         label = name if options.trainer == "federated" else f"{name}, {options.trainer} shadows"
         found[label] = {
-            **measure(scores, case.member, rng),
-            "clients": by_client(case, scores, rng),
+            **measure_attack(scores, case.member, rng),
+            "clients": measure_by_client(case, scores, rng),
             "shadows": options.shadows,
             "trainer": options.trainer,
             "variance": options.sigma,
@@ -113,7 +124,7 @@ def by_lira(case: Case) -> dict[str, Measures]:
     return found
 
 
-def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
+def load_or_compute_phi(case: Case, folder: Path, summary: Record) -> Floats:
     """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
     path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
     same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
@@ -121,14 +132,14 @@ def shadow_phi(case: Case, folder: Path, summary: Record) -> Floats:
         tensors, header = atomic_files.read_tensors(path)
         if header == same:
             return np.asarray(tensors["phi"])
-    found = model(folder, case.run.task, summary, f"remove {folder} and audit again")
+    found = load_model(folder, case.run.task, summary, f"remove {folder} and audit again")
     shadow = replace(case.run, model=found)
     phi = shadow.phi(case.examples.rows, case.options.flip)
     atomic_files.write_tensors(path, {"phi": torch.tensor(phi)}, same)
     return phi
 
 
-def announce(case: Case, wanted: dict[Path, Job]) -> None:
+def announce_training(case: Case, wanted: dict[Path, TrainingJob]) -> None:
     """What training will take, before it begins."""
     options = case.options
     if options.shadows < FEW:
@@ -143,7 +154,7 @@ def announce(case: Case, wanted: dict[Path, Job]) -> None:
         print_notice(f"{missing} of {len(wanted)} {options.trainer} shadows are to be trained ({took})")
 
 
-def by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:
+def measure_by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:
     """The same numbers among one client's examples; a client with too few of either kind has none."""
     found = []
     for i in range(len(case.run.split.clients)):
@@ -151,7 +162,7 @@ def by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Meas
         members, others = int(case.member[own].sum()), int((~case.member[own]).sum())
         numbers: Measures = {"members": members, "non_members": others}
         if min(members, others) >= ENOUGH:
-            measured = measure(scores[own], case.member[own], rng, draws=200)
+            measured = measure_attack(scores[own], case.member[own], rng, draws=200)
             numbers = {name: measured[name] for name in BRIEF}
         found.append({"client": i, **numbers})
     return found

@@ -4,7 +4,7 @@
 
 >>> z, y = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])
 >>> p = z.softmax(1)[0, 0]
->>> torch.allclose(phi(z, y), (p / (1 - p)).log().double())
+>>> torch.allclose(compute_phi(z, y), (p / (1 - p)).log().double())
 True
 """
 
@@ -22,7 +22,9 @@ CHUNK = 100  # images at a time, so that layers' outputs stay in the cache
 
 
 @torch.no_grad()
-def logits(task: Classification, w: Tensor, data: Samples, buffers: Tensor | None, flip: bool = False) -> Tensor:
+def compute_logits(
+    task: Classification, w: Tensor, data: Samples, buffers: Tensor | None, flip: bool = False
+) -> Tensor:
     """z of every example, in evaluation mode and without augmentation; `flip` mirrors the images."""
     task.model.eval()
     state = {**task.parameters(w), **task.unpack_buffers(buffers)}
@@ -35,7 +37,7 @@ def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(z.double(), y, reduction="none")
 
 
-def phi(z: Tensor, y: Tensor) -> Tensor:
+def compute_phi(z: Tensor, y: Tensor) -> Tensor:
     """φ = z_y − logsumexp over the others = log p/(1−p), which stays finite where p rounds to 0 or 1."""
     z = z.double()
     own = F.one_hot(y, z.shape[1]).bool()

@@ -47,32 +47,32 @@ SPLIT = "split.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class TrainingJob:
     """A run on a part of the examples."""
 
     plan: Plan
     split: Split
 
 
-def halves(n: int, shadows: int, seed: int) -> Flags:
+def draw_halves(n: int, shadows: int, seed: int) -> Flags:
     """[shadow, example], whether it is inside: a random half for every even shadow, the other half for the next.
 
-    >>> inside = halves(10, 4, seed=0)
+    >>> inside = draw_halves(10, 4, seed=0)
     >>> inside.sum(axis=0).tolist() == [2] * 10, bool((inside[0] == ~inside[1]).all()), inside.sum(axis=1).tolist()
     (True, True, [5, 5, 5, 5])
     """
     inside = np.zeros((shadows, n), dtype=bool)
     for j in range(0, shadows, 2):
-        inside[j, generator(seed, "shadow", j).permutation(n)[: n // 2]] = True
+        inside[j, make_generator(seed, "shadow", j).permutation(n)[: n // 2]] = True
         inside[j + 1] = ~inside[j]
     return inside
 
 
-def generator(seed: int, *place: int | str) -> np.random.Generator:
+def make_generator(seed: int, *place: int | str) -> np.random.Generator:
     return np.random.default_rng(Key(seed).at("audit", *place).number("numpy"))
 
 
-def job(plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: Trainer = "federated") -> Job:
+def make_job(plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: Trainer = "federated") -> TrainingJob:
     """The target's training, from another seed, on the background and the examples inside."""
     split = examples.split(inside, 1 if trainer == "centralised" else plan.split.clients, f"{trainer} audit")
     plan = replace(
@@ -87,30 +87,31 @@ def job(plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: Train
         one = SplitPlan(clients=1, file=SPLIT)
         everyone = replace(plan.run, participation=1.0)
         plan = replace(plan, run=everyone, split=one, faults=Faults(), privacy=Privacy(), method=FedAvg())
-    return Job(plan, split)
+    return TrainingJob(plan, split)
 
 
-def shadows(
+def plan_shadows(
     plan: Plan, data: str, examples: Examples, inside: Flags, seed: int, trainer: Trainer, folder: Path
-) -> dict[Path, Job]:
+) -> dict[Path, TrainingJob]:
     """Where each shadow is, in order. The name tells what decides them, so others of the same plan can share them.
 
     `data`: a digest of the pool, which the plan only names.
     """
     found = {}
     for j, own in enumerate(inside):
-        made = job(plan, examples, own, Key(seed).at("audit", "shadow", j).number("seed") % 2**31, trainer)
+        made = make_job(plan, examples, own, Key(seed).at("audit", "shadow", j).number("seed") % 2**31, trainer)
         told = f"{fingerprint(made.plan)} {examples.sha256} {data} {seed}"
         name = f"{trainer}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         found[folder / name / f"shadow{j:03}"] = made
     return found
 
 
-def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
+def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
     """Runs what is not finished, `number` at a time; goes on where it was stopped."""
     for folder, one in jobs.items():
-        place(folder, one)
-    board = work({folder: one.plan for folder, one in jobs.items()}, number, told(what), keep=False, engine=open_engine)
+        prepare_folder(folder, one)
+    plans = {folder: one.plan for folder, one in jobs.items()}
+    board = work(plans, number, announce_finished(what), keep=False, engine=open_engine)
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:
@@ -122,7 +123,7 @@ def train(jobs: dict[Path, Job], number: int, what: str) -> Board:
     return board
 
 
-def place(folder: Path, one: Job) -> None:
+def prepare_folder(folder: Path, one: TrainingJob) -> None:
     """A folder to train in, with its split."""
     try:
         with contextlib.suppress(DamagedFileError):
@@ -138,7 +139,7 @@ def place(folder: Path, one: Job) -> None:
         raise UserError(f"{folder} cannot be made or written ({error.strerror}); choose another place") from None
 
 
-def told(what: str) -> Callable[[Board], None]:
+def announce_finished(what: str) -> Callable[[Board], None]:
     """A line for every one that gets finished now."""
     known = 0
 

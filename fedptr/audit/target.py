@@ -12,7 +12,7 @@ from safetensors.torch import load as parse
 from torch import Tensor
 
 from fedptr.atomic_files import DamagedFileError
-from fedptr.audit.scores import cross_entropy, logits, phi
+from fedptr.audit.scores import compute_logits, compute_phi, cross_entropy
 from fedptr.compute.choose import count_cores
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
@@ -55,7 +55,7 @@ class Target:
     def phi(self, rows: Ints, flip: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """φ of these samples of the pool by this model; with `flip` the mean of the image's and its mirror image's."""
         data = self.pool.part(torch.tensor(rows))
-        queries = [phi(z, data.labels) for z in self.logits(data, flip)]
+        queries = [compute_phi(z, data.labels) for z in self.logits(data, flip)]
         return np.asarray(torch.stack(queries).mean(0))
 
     @property
@@ -70,10 +70,12 @@ class Target:
 
     def logits(self, data: Samples, flip: bool) -> list[Tensor]:
         buffers = self.model.server.get("buffers")
-        return [logits(self.task, self.model.w, data, buffers, mirrored) for mirrored in (False, True)[: 1 + flip]]
+        return [
+            compute_logits(self.task, self.model.w, data, buffers, mirrored) for mirrored in (False, True)[: 1 + flip]
+        ]
 
 
-def load(folder: Path) -> Target:
+def load_target(folder: Path) -> Target:
     """Whatever keeps a folder from being audited is said in one sentence."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; name the folder of a finished run")
@@ -100,10 +102,10 @@ def load(folder: Path) -> Target:
     pool, _ = to_samples(dataset, device)
     task = make_task(plan, dataset, device)
     seen = frozenset(client["id"] for record in records for client in record["clients"])
-    return Target(folder, plan, summary, split, seen, dataset, pool, task, model(folder, task, summary))
+    return Target(folder, plan, summary, split, seen, dataset, pool, task, load_model(folder, task, summary))
 
 
-def model(folder: Path, task: Classification, summary: Record, advice: str = "run its plan again") -> Run:
+def load_model(folder: Path, task: Classification, summary: Record, advice: str = "run its plan again") -> Run:
     """The final global model of a run folder, checked against the checksum in its summary; `advice` if it is not."""
     path = folder / WEIGHTS
     try:

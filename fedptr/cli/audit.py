@@ -48,10 +48,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def audit(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fedptr.audit import roc_figure, table
+    from fedptr.audit import audit_table, roc_figure
+    from fedptr.audit.audit_json import NAME
     from fedptr.audit.options import SCALES, Amount, Options
-    from fedptr.audit.result import NAME
-    from fedptr.audit.run_audit import audit as go
+    from fedptr.audit.run_audit import run_audit as go
     from fedptr.runs.archive import fetch_runs, unpack_runs
     from fedptr.runs.folder import AUDIT
 
@@ -74,12 +74,12 @@ def audit(args: argparse.Namespace) -> int:
         unpack_runs(options.shadows_dir)
     found = go(folder, options)
     # Into a pipe or a file, a row is better long than folded at 80 columns.
-    table.show(found, Console(highlight=False, width=None if sys.stdout.isatty() else 150))
+    audit_table.print_audit(found, Console(highlight=False, width=None if sys.stdout.isatty() else 150))
     made = folder / AUDIT
     if found["attacks"]:
         curves = {name: numbers["roc"] for name, numbers in found["attacks"].items()}
         title = f"{found['method']} on {found['dataset']}: membership inference"
-        png, _ = roc_figure.plot({f"seed {found['run_seed']}": curves}, title, made / "roc")
+        png, _ = roc_figure.plot_roc_curves({f"seed {found['run_seed']}": curves}, title, made / "roc")
         print(f"curves: {png} (also .svg)")
     print(f"results: {made / NAME}")
     return 0

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from fedptr.audit import result, table
-from fedptr.audit.read_audit import STARTS, Audit, parts
+from fedptr.audit import audit_json, audit_table
+from fedptr.audit.check_audit import STARTS, Audit, check_audit
 from fedptr.errors import UserError
 from fedptr.report.fedptr_data import embed_image
 from fedptr.report.find_runs import FoundRun
@@ -25,10 +25,10 @@ def collect_audits(one: Group) -> tuple[list[Audit], list[str]]:
     for series in one.series:
         several = len(series.runs) > 1
         for k, run in enumerate(series.runs):
-            if not (run.files / AUDIT / result.NAME).is_file():
+            if not (run.files / AUDIT / audit_json.NAME).is_file():
                 continue
             try:
-                about = parts(result.read(run.files / AUDIT))
+                about = check_audit(audit_json.read_audit(run.files / AUDIT))
             except UserError as error:
                 problems.append(str(error).replace(str(run.files), str(run.folder)))
                 continue
@@ -80,13 +80,13 @@ def render_audits(found: Sequence[Audit], problems: Sequence[str], charts: str) 
     notice = f'<ul class="notice">{notices}</ul>' if problems else ""
     if not found:
         return f"<h3>Privacy audit</h3>{notice}"
-    rows = [[escape(one["label"]), *map(escape, row)] for one in found for row in table.rows(one)]
+    rows = [[escape(one["label"]), *map(escape, row)] for one in found for row in audit_table.attack_rows(one)]
     words = (
         "Whether an example was trained on, told from the final global model: 50 % is chance. Accuracy is balanced, "
         "its threshold chosen on one half of the examples and scored on the other; the oracle’s in hindsight. "
         "Intervals are over examples (bootstrap)."
     )
-    numbers = render_table(["run", "attack", *table.HEADINGS], rows, words=2) + f'<p class="small">{words}</p>'
+    numbers = render_table(["run", "attack", *audit_table.HEADINGS], rows, words=2) + f'<p class="small">{words}</p>'
     details = map(render_audit_details, found)
     return "".join([f"<h3>Privacy audit</h3>{notice}", numbers if rows else "", charts, *details])
 
@@ -96,10 +96,10 @@ def render_audit_details(one: Audit) -> str:
     parts = []
     if one["attacks"]:
         aucs = render_table(["client", "members", *(f"AUC, {name}" for name in one["attacks"])],
-                            [list(map(escape, row)) for row in table.client_rows(one)])  # fmt: skip
+                            [list(map(escape, row)) for row in audit_table.client_rows(one)])  # fmt: skip
         parts.append(f"<details><summary>By client: {escape(one['label'])}</summary>{aucs}</details>")
     if one["auxiliary"]:
-        rows = [list(map(escape, row)) for row in table.auxiliary_rows(one["auxiliary"])]
+        rows = [list(map(escape, row)) for row in audit_table.auxiliary_rows(one["auxiliary"])]
         images = "".join(
             f'<p class="small">Closest pairs of sets that start from {STARTS[picture["init"]]}: auxiliary images, '
             "below them the nearest sample of their owner, and the nearest held-out one of the class.</p>"
@@ -108,8 +108,8 @@ def render_audit_details(one: Audit) -> str:
         )
         parts.append(
             f"<details open><summary>Auxiliary sets: {escape(one['label'])}</summary>"
-            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{render_table(table.AUXILIARY, rows)}"
-            f'<p class="small">{escape(table.EXPLAINED)}</p>{images}'
+            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{render_table(audit_table.AUXILIARY, rows)}"
+            f'<p class="small">{escape(audit_table.EXPLAINED)}</p>{images}'
             "</details>"
         )
     return "".join(parts)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedptr.audit import result, roc_figure
-from fedptr.audit import table as audit_table
+from fedptr.audit import audit_json, roc_figure
+from fedptr.audit import audit_table as audit_table
+from fedptr.audit.audit_table import HEADINGS
 from fedptr.audit.options import SCALES, Options
-from fedptr.audit.run_audit import audit
-from fedptr.audit.table import HEADINGS
+from fedptr.audit.run_audit import run_audit
 from fedptr.errors import ClientError, UserError
 from fedptr.jobs.run_queue import Board
 from fedptr.messages import format_duration, print_notice
@@ -31,7 +31,7 @@ def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> No
     for number, folder in enumerate(waiting, 1):
         print_notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
         try:
-            audit(folder, options)
+            run_audit(folder, options)
         except (ClientError, UserError) as error:
             board.failed[folder] = str(error)
             del board.done[folder]
@@ -53,9 +53,9 @@ def attacked(outcome: Outcome) -> Outcome:
 
 def made(folder: Path, attacks: set[str], summary: Record, scale: str) -> Record | None:
     """A run's audit, if these attacks are in it and were made as `audits` would."""
-    if not (folder / AUDIT / result.NAME).exists():
+    if not (folder / AUDIT / audit_json.NAME).exists():
         return None
-    audit = result.read(folder / AUDIT)
+    audit = audit_json.read_audit(folder / AUDIT)
     numbers = [audit["attacks"].get(attack) for attack in attacks]
     return audit if all(one and as_asked(audit, one, summary, scale) for one in numbers) else None
 
@@ -80,7 +80,7 @@ def details(outcome: Outcome) -> list[str]:
         runs = outcome.at(outcome.recipe.rows[0], column).runs
         for seed, (summary, _) in sorted(runs.items()):
             first = [column.name, str(seed), f"{100 * summary['model']:.2f}"]
-            lines += [f"| {' | '.join([*first, *row])} |" for row in audit_table.rows(summary["audit"])]
+            lines += [f"| {' | '.join([*first, *row])} |" for row in audit_table.attack_rows(summary["audit"])]
     return [*lines, "", *shadows(outcome)]
 
 
@@ -105,7 +105,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     }
     known = {label: curves for label, curves in panels.items() if curves}
     if known:
-        roc_figure.plot(known, f"{outcome.recipe.title} (scale {outcome.scale})", path)
+        roc_figure.plot_roc_curves(known, f"{outcome.recipe.title} (scale {outcome.scale})", path)
 
 
 def mean(found: Result) -> dict[str, list[float]]:

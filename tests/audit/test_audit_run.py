@@ -11,10 +11,10 @@ import tomli_w
 import torch
 from audited_runs import QUICK, Capture, audit, copied, mislabelled, noise, run, stamps
 
-from fedptr.audit.examples import choose
-from fedptr.audit.scores import phi
-from fedptr.audit.shadows import generator
-from fedptr.audit.target import load
+from fedptr.audit.examples import choose_examples
+from fedptr.audit.scores import compute_phi
+from fedptr.audit.shadows import make_generator
+from fedptr.audit.target import load_target
 from fedptr.cli.main import main
 from fedptr.data.split import Split
 from fedptr.report.find_runs import walk_runs
@@ -68,7 +68,7 @@ def test_shadows_are_the_same_training_on_other_members(overfitted: Path) -> Non
     audit(overfitted, "--shadows", "8")
     places = sorted((overfitted / "audit" / "shadows").glob("federated-*/shadow*"))
     assert len(places) == 8
-    own, target = load_plan(overfitted), load(overfitted)
+    own, target = load_plan(overfitted), load_target(overfitted)
     counts = np.zeros(400, dtype=int)
     seeds = set()
     for place in places:
@@ -173,12 +173,12 @@ def test_what_a_model_is_asked(overfitted: Path, tmp_path: Path) -> None:
     """In evaluation mode, so that the mean loss of the test images is the run's own; both queries of a flip count."""
     how = ("--model", "resnet18", "--width", "4", "--rounds", "2", "--lr", "0.05")
     folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), *how)
-    normalised, plain = load(folder), load(overfitted)
+    normalised, plain = load_target(folder), load_target(overfitted)
     for target in (normalised, plain):
         expected = json.loads((target.folder / "summary.json").read_text())["loss_final"]
         assert target.losses(np.arange(200, 400)).mean() == pytest.approx(expected, rel=1e-5)
     rows, data = np.arange(50), plain.pool.part(torch.arange(50))
-    one, mirrored = (phi(z, data.labels) for z in plain.logits(data, True))
+    one, mirrored = (compute_phi(z, data.labels) for z in plain.logits(data, True))
     assert not torch.allclose(one, mirrored)
     assert np.allclose(plain.phi(rows, True), (one + mirrored) / 2)
     assert np.allclose(plain.phi(rows, False), one)
@@ -187,8 +187,8 @@ def test_what_a_model_is_asked(overfitted: Path, tmp_path: Path) -> None:
 def test_each_client_has_its_own_numbers(overfitted: Path) -> None:
     """Of its members, and of the held-out examples that were given to it."""
     found = audit(overfitted, "--attack", "loss")["attacks"]["loss"]["clients"]
-    target = load(overfitted)
-    examples = choose(target.split, target.labels, 0, generator(0, "examples"))
+    target = load_target(overfitted)
+    examples = choose_examples(target.split, target.labels, 0, make_generator(0, "examples"))
     losses = target.losses(examples.rows)
     for entry in found:
         own = examples.client == entry["client"]
@@ -202,7 +202,7 @@ def test_each_client_has_its_own_numbers(overfitted: Path) -> None:
 def test_who_never_took_part_has_no_members(tmp_path: Path, capsys: Capture) -> None:
     how = ("--clients", "5", "--participation", "0.2", "--rounds", "2", "--set", "run.seed=1")
     folder = run(tmp_path / "run", noise(tmp_path / "noise.npz"), *how)
-    target = load(folder)
+    target = load_target(folder)
     assert 0 < len(target.seen) <= 2
     found = audit(folder, "--shadows", "2")
     assert "of 5 clients never took part" in capsys.readouterr().err

@@ -12,15 +12,15 @@ from made_runs import made_run
 from PIL import Image
 from report_browser import EVIL, draw_all, emulate, errors, plot, report
 
-from fedptr.audit.metrics import measure
-from fedptr.audit.result import FORMAT
+from fedptr.audit.audit_json import FORMAT
+from fedptr.audit.metrics import measure_attack
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("browser")]
 
 
 def measured(gain: float, seed: int, n: int = 500) -> dict[str, Any]:
     rng, member = np.random.default_rng(seed), np.arange(2 * n) < n
-    return measure(rng.normal(size=2 * n) + gain * member, member, rng, draws=50)
+    return measure_attack(rng.normal(size=2 * n) + gain * member, member, rng, draws=50)
 
 
 def made_audit(folder: Path, gain: float, auxiliary: bool = False) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import write_text
+from fedptr.audit.check_audit import WRONG, check_audit
 from fedptr.audit.examples import Examples
 from fedptr.audit.metrics import Measures
 from fedptr.audit.options import Options
-from fedptr.audit.read_audit import WRONG, parts
 from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
@@ -31,7 +31,7 @@ SAME = (*RUN, "weights_sha256", "examples_sha256", "target")
 Result = dict[str, Any]
 
 
-def about(run: Target, attacked: Target, examples: Examples, member: Flags, options: Options) -> Result:
+def describe_audit(run: Target, attacked: Target, examples: Examples, member: Flags, options: Options) -> Result:
     """Who was attacked with which examples."""
     tables = run.plan.tables()
     # Results are shared; where they were made is not.
@@ -57,14 +57,14 @@ def about(run: Target, attacked: Target, examples: Examples, member: Flags, opti
     }
 
 
-def write(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
+def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
     """Into the audit's folder; returns all that is in the file then."""
-    before = read(folder) if (folder / NAME).is_file() else {}
+    before = read_audit(folder) if (folder / NAME).is_file() else {}
     run, all_ = (all(before.get(name) == told[name] for name in names) for names in (RUN, SAME))
     if before and run and not attacks:  # nothing was asked of the examples
         told, all_ = {**before, "versions": told["versions"]}, True
     if before and not all_ and before["attacks"]:
-        put_aside(folder, before)
+        put_audit_aside(folder, before)
     whole = {**told, "attacks": {**(before["attacks"] if before and all_ else {}), **attacks}}
     own = auxiliary or (before.get("auxiliary") if run else None)
     whole |= {"auxiliary": own} if own else {}
@@ -72,14 +72,14 @@ def write(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: R
     return whole
 
 
-def put_aside(folder: Path, before: Result) -> None:
+def put_audit_aside(folder: Path, before: Result) -> None:
     told = json.dumps([before.get(name) for name in SAME])
     aside = folder / f"audit-{before['target']}-{hashlib.sha256(told.encode()).hexdigest()[:8]}.json"
     (folder / NAME).rename(aside)
     print_notice(f"{folder / NAME} was of another model or other examples; it is {aside.name} now")
 
 
-def read(folder: Path) -> Result:
+def read_audit(folder: Path) -> Result:
     """What an earlier audit wrote."""
     path = folder / NAME
     try:
@@ -88,7 +88,7 @@ def read(folder: Path) -> Result:
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError
-        parts(found)
+        check_audit(found)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (*WRONG, RecursionError):

@@ -22,10 +22,17 @@ from typing import Any
 import numpy as np
 
 from fedptr.audit import closest_pairs
-from fedptr.audit.metrics import ENOUGH, measure
-from fedptr.audit.neighbours import SAME, Group, Near, groups, near, started_from
+from fedptr.audit.metrics import ENOUGH, measure_attack
+from fedptr.audit.neighbours import (
+    SAME,
+    Distances,
+    OwnedClass,
+    find_start_samples,
+    list_owned_classes,
+    measure_distances,
+)
 from fedptr.audit.roc import Flags, Floats
-from fedptr.audit.shadows import SPLIT, Job, generator, train
+from fedptr.audit.shadows import SPLIT, TrainingJob, make_generator, train_jobs
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -40,21 +47,21 @@ LEAVES = "An auxiliary set never leaves its owner in FedPTR; these numbers say w
 Result = dict[str, Any]
 
 
-def check(plan: Plan) -> None:
+def check_has_auxiliary_sets(plan: Plan) -> None:
     """Whether there is anything to audit."""
     if not isinstance(plan.method, Trajectory) or not getattr(plan.method, "active", True):
         raise UserError(f"this run of {plan.method.name} has no auxiliary data; leave auxiliary out of --attack")
 
 
-def starts(plan: Plan) -> tuple[str, ...]:
+def possible_starts(plan: Plan) -> tuple[str, ...]:
     """How the method's sets can begin."""
     return typing.get_args(typing.get_type_hints(type(plan.method))["init"])
 
 
-def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
+def audit_auxiliary_sets(run: Target, seed: int, place: Path, jobs: int) -> Result:
     every = -(-run.plan.run.rounds // KEPT)
-    wanted = {place / FOLDER / init: repeated(run, init, every) for init in starts(run.plan)}
-    board = train(wanted, jobs, "auxiliary run")
+    wanted = {place / FOLDER / init: repeat_run(run, init, every) for init in possible_starts(run.plan)}
+    board = train_jobs(wanted, jobs, "auxiliary run")
     kept = {folder.name: auxiliary_sets.load(folder) for folder in wanted}
     for folder in wanted:
         if not (kept[folder.name] and auxiliary_sets.load_starts(folder)):
@@ -66,26 +73,27 @@ def audit(run: Target, seed: int, place: Path, jobs: int) -> Result:
             f"note: repeated here, the run has other weights than {run.folder}; the sets may differ a little too"
         )
     owners = sorted({owner for rounds in kept.values() for state in rounds.values() for owner in state})
-    found = groups(run, owners, generator(seed, FOLDER))
+    found = list_owned_classes(run, owners, make_generator(seed, FOLDER))
     if not found:
         raise UserError("no class that an owner has samples of is held out, so there is nothing to compare with")
-    began = beginnings(run, found, auxiliary_sets.load_starts(place / FOLDER / "real"))
+    began = find_beginnings(run, found, auxiliary_sets.load_starts(place / FOLDER / "real"))
     return {
         "note": LEAVES,
         "owners": owners,
         "init": own,
         "repeats_the_run": same,
         "series": {
-            init: [entry for t, state in rounds.items() if (entry := asked(run, found, began, t, state, seed))]
+            init: [entry for t, state in rounds.items() if (entry := ask_questions(run, found, began, t, state, seed))]
             for init, rounds in kept.items()
         },
         "pairs": {
-            init: closest_pairs.save(run, found, rounds, place / f"pairs-{init}.png") for init, rounds in kept.items()
+            init: closest_pairs.save_closest_pairs(run, found, rounds, place / f"pairs-{init}.png")
+            for init, rounds in kept.items()
         },
     }
 
 
-def repeated(run: Target, init: str, every: int) -> Job:
+def repeat_run(run: Target, init: str, every: int) -> TrainingJob:
     """The run once more, with sets that start like this, all of which are kept now and then."""
     plan = replace(
         run.plan,
@@ -94,26 +102,30 @@ def repeated(run: Target, init: str, every: int) -> Job:
         machine=replace(run.plan.machine, engine="local", ray_address="", workers=0),
         output=OutputPlan(pictures=0, sets=every),
     )
-    return Job(plan, run.split)
+    return TrainingJob(plan, run.split)
 
 
-def beginnings(run: Target, found: list[Group], first: dict[str, State]) -> list[Flags]:
+def find_beginnings(run: Target, found: list[OwnedClass], first: dict[str, State]) -> list[Flags]:
     """Of every group, which own samples its real-initialised set began as copies of."""
     return [
-        started_from(run, group, first[group.owner]) if group.owner in first else np.zeros(len(group.own), dtype=bool)
+        find_start_samples(run, group, first[group.owner])
+        if group.owner in first
+        else np.zeros(len(group.own), dtype=bool)
         for group in found
     ]
 
 
-def asked(
-    run: Target, found: list[Group], began: list[Flags], t: int, state: dict[str, State], seed: int
+def ask_questions(
+    run: Target, found: list[OwnedClass], began: list[Flags], t: int, state: dict[str, State], seed: int
 ) -> Result | None:
     """The four questions after one round; None where nobody who has a set can be asked about."""
-    here = [(g, b, near(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state]
+    here = [
+        (g, b, measure_distances(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state
+    ]
     if not here:
         return None
     to_any = np.concatenate([n.to_any for _, _, n in here])
-    rng = generator(seed, FOLDER, t)
+    rng = make_generator(seed, FOLDER, t)
     closer = np.concatenate([np.where(n.to_own == n.to_held, 0.5, n.to_own < n.to_held) for _, _, n in here])
     means = [closer[rng.integers(len(closer), size=len(closer))].mean() for _ in range(500)]
     return {
@@ -125,23 +137,23 @@ def asked(
         "copies": float((to_any < SAME).mean()),
         "closer": float(closer.mean()),
         "closer_ci95": np.quantile(means, [0.025, 0.975]).tolist(),
-        "members": attack([(n.of_own[: g.n], n.of_held[: g.n]) for g, _, n in here], rng),
-        "starts": attack([both(n, b, g.n) for g, b, n in here], rng),
+        "members": attack_by_distance([(n.of_own[: g.n], n.of_held[: g.n]) for g, _, n in here], rng),
+        "starts": attack_by_distance([starts_and_held_out(n, b, g.n) for g, b, n in here], rng),
     }
 
 
-def both(found: Near, began: Flags, n: int) -> tuple[Floats, Floats]:
+def starts_and_held_out(found: Distances, began: Flags, n: int) -> tuple[Floats, Floats]:
     """The samples a set began with, and as many held-out ones of the class."""
     few = min(int(began.sum()), n)
     return found.of_own[began][:few], found.of_held[:few]
 
 
-def attack(sides: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Result | None:
+def attack_by_distance(sides: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Result | None:
     """Members and non-members by their distance to the set; None where there are too few."""
     own, held = (np.concatenate(side) for side in zip(*sides, strict=True))
     if len(own) < ENOUGH:
         return None
     member = np.arange(len(own) + len(held)) < len(own)
-    found = measure(-np.concatenate([own, held]), member, rng, draws=200)
+    found = measure_attack(-np.concatenate([own, held]), member, rng, draws=200)
     del found["roc"]
     return found
