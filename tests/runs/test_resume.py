@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -16,12 +17,13 @@ import numpy as np
 import pytest
 import torch
 from damaged_files import damage
-from kill_and_resume import killed_run
+from kill_and_resume import cases, killed_run, settings
 from same_bits import outcome
 from small_world import World, quick
 from wait_until import PATIENCE, catches, until
 
-from fedptr.cli.main import main
+from fedptr.cli.main import main, parser
+from fedptr.cli.plan_options import tables_from
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, federate
 from fedptr.data import cache
@@ -31,7 +33,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.experiment import prepare
 from fedptr.runs.lock import locked
-from fedptr.runs.plan import Plan, load_plan
+from fedptr.runs.plan import Plan, check, load_plan
 from fedptr.runs.runner import checkpoint_header, newest
 from fedptr.runs.same_run import identity_text
 
@@ -44,6 +46,16 @@ def test_killed_runs_end_as_if_they_had_not_been(method: str, part: float, tmp_p
     """The quick version of `make soak`."""
     seen = killed_run(method, part, 2, random.Random(method), tmp_path, rounds=20)
     assert sum(seen.values()) >= 1
+
+
+def test_make_soak_takes_every_method() -> None:
+    """In two turns, with all clients and, where a method allows it, with a part of them."""
+    seen: dict[str, set[float]] = {}
+    for name, participation in itertools.islice(cases(), 2 * len(all_methods())):
+        plan = check(tables_from(parser().parse_args(settings(name, participation, 60))))
+        assert (plan.method.name, plan.run.participation) == (name, participation)
+        seen.setdefault(name, set()).add(participation)
+    assert seen == {name: {1.0} if method.everyone else {0.4, 1.0} for name, method in all_methods().items()}
 
 
 @pytest.fixture(scope="module")
