@@ -17,7 +17,7 @@ import torch
 
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 
 SIZE, COHORT, REPEATS = 20_000, 10, 15
 
@@ -25,7 +25,7 @@ SIZE, COHORT, REPEATS = 20_000, 10, 15
 def checkpoint_seconds(clients: int, folder: Path) -> float:
     """Seconds of one checkpoint after ten of `clients` clients took part."""
     states = ClientStates({i: {"c_i": torch.zeros(SIZE)} for i in range(clients)})
-    store = Store(folder)
+    store = CheckpointStore(folder)
     store.states, store.indices = (
         states,
         {1: torch.ones(clients, dtype=torch.int64)},

@@ -27,7 +27,7 @@ import torch
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.round_record import count_bytes
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import prepare
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, check, load_plan
@@ -72,7 +72,7 @@ def write_started_run(method: str, clients: int, folder: Path) -> int:
     state = run.clients[0]
     run = replace(run, clients=ClientStates(dict.fromkeys(range(clients), state)))
     with mock.patch("os.fsync"):  # two for each of ten thousand clients would take longer than the benchmark
-        Store(out / CHECKPOINTS).save(
+        CheckpointStore(out / CHECKPOINTS).save(
             run, {**checkpoint_header(plan, e), **history.header(), "torch": torch.__version__}
         )
     return count_bytes(state)

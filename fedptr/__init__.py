@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedptr.data.load import load_dataset as load_dataset
     from fedptr.data.partition import SplitPlan as SplitPlan
     from fedptr.data.partition import partition as partition
+    from fedptr.runs.checkpoint import CheckpointStore as CheckpointStore
 
     load = load_dataset
 
@@ -34,6 +35,7 @@ _HOME = {
     "load_dataset": "data.load",
     "partition": "data.partition",
     "SplitPlan": "data.partition",
+    "CheckpointStore": "runs.checkpoint",
 }
 _EARLIER = {"load": "load_dataset"}  # earlier names that keep working
 

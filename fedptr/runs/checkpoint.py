@@ -26,7 +26,7 @@ KEPT = 2
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one run folder. Loaded states go to `state_store`: into memory, as its budget allows."""
 
     def __init__(self, folder: Path, state_store: StateStore | None = None) -> None:

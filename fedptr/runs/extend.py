@@ -17,7 +17,7 @@ from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import choose_backend
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import Experiment, make_task
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, with_rounds
@@ -47,7 +47,7 @@ def check(out: Path, plan: Plan, rounds: int) -> None:
 
 def can_go_on(out: Path) -> bool:
     """Whether there is a checkpoint that is sound and fits the rounds that are written down."""
-    store = Store(out / CHECKPOINTS)
+    store = CheckpointStore(out / CHECKPOINTS)
     for round_ in store.rounds():
         with contextlib.suppress(DamagedFileError):
             vouched_lines(out, atomic_files.read_tensors(store.server(round_))[1])
@@ -63,7 +63,7 @@ def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written
     new = computed_alike(with_rounds(plan, rounds), experiment, out)
     before, after = identity_text(plan), identity_text(new)
     names = known_names(out, plan)
-    store = Store(out / CHECKPOINTS)
+    store = CheckpointStore(out / CHECKPOINTS)
     for round_ in store.rounds():
         try:
             tensors, header = atomic_files.read_tensors(store.server(round_))

@@ -34,7 +34,7 @@ from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
 from fedptr.runs import summary as summaries
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import Stop, StoppedError, locked, stoppable
@@ -119,7 +119,11 @@ def run_rounds(
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same, total = Store(out / CHECKPOINTS, state_store), checkpoint_header(plan, experiment), plan.run.rounds
+    store, same, total = (
+        CheckpointStore(out / CHECKPOINTS, state_store),
+        checkpoint_header(plan, experiment),
+        plan.run.rounds,
+    )
     e, p = experiment, plan
     with (
         contextlib.closing(history),
@@ -146,7 +150,7 @@ def record_rounds(
     out: Path,
     runs: Iterable[Run],
     start: Run | None,
-    store: Store,
+    store: CheckpointStore,
     history: History,
     look: Callable[[Run], None],
     same: Callable[[], Header],
@@ -170,7 +174,7 @@ def record_rounds(
 
 
 def finish_run(
-    plan: Plan, experiment: Experiment, out: Path, run: Run, store: Store, history: History, **more: Any
+    plan: Plan, experiment: Experiment, out: Path, run: Run, store: CheckpointStore, history: History, **more: Any
 ) -> Record:
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
     summaries.save_weights(run, experiment, out / "weights.safetensors")
@@ -190,7 +194,7 @@ def newest(
     out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
 ) -> tuple[Run | None, History | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
-    store, problems = Store(out / CHECKPOINTS, state_store), []
+    store, problems = CheckpointStore(out / CHECKPOINTS, state_store), []
     for round_ in store.rounds():
         try:
             run, header = store.load(round_, device)

@@ -24,7 +24,7 @@ from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.round_record import count_bytes
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.types import State
 
 ALL = list(all_methods())
@@ -32,7 +32,7 @@ STATEFUL = ["scaffold", "fedptr"]
 
 
 def runs(
-    world: World, name: str, state_store: StateStore | None = None, store: Store | None = None, **how: object
+    world: World, name: str, state_store: StateStore | None = None, store: CheckpointStore | None = None, **how: object
 ) -> list[Run]:
     rounds = Rounds(**{"rounds": 8, "participation": part_for(name, 0.5), **how})
     kept = []
@@ -82,7 +82,7 @@ def test_checkpoints_take_nothing_from_the_runs_before(
     name: str, budget: float, every: int, world: World, tmp_path: Path
 ) -> None:
     """The store removes what its last two checkpoints do not need; old runs are whole, and can be gone on with."""
-    whole, store, kept = runs(world, name), Store(tmp_path / "store"), []
+    whole, store, kept = runs(world, name), CheckpointStore(tmp_path / "store"), []
     rounds = Rounds(rounds=8, participation=0.5)
     state_store = StateStore(budget, tmp_path)
     for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, state_store=state_store):
@@ -97,8 +97,11 @@ def test_checkpoints_take_nothing_from_the_runs_before(
 
 
 def test_a_loaded_run_outlives_its_checkpoint(world: World, tmp_path: Path) -> None:
-    whole, state_store = runs(world, "scaffold", store=Store(tmp_path / "store"), rounds=4), StateStore(0, tmp_path)
-    store = Store(tmp_path / "store", state_store)
+    whole, state_store = (
+        runs(world, "scaffold", store=CheckpointStore(tmp_path / "store"), rounds=4),
+        StateStore(0, tmp_path),
+    )
+    store = CheckpointStore(tmp_path / "store", state_store)
     loaded, _ = store.load(4)
     assert state_store.used <= count_bytes(next(iter(whole[0].clients.values())))  # the last one that was read
     store.adopt(loaded)
@@ -138,7 +141,7 @@ def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
 
 
 def test_what_a_checkpoint_wrote_is_not_written_again(world: World, tmp_path: Path, monkeypatch) -> None:
-    state_store, store = StateStore(0, tmp_path / "state_store"), Store(tmp_path / "store")
+    state_store, store = StateStore(0, tmp_path / "state_store"), CheckpointStore(tmp_path / "store")
     monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("a state was written twice"))
     kept = runs(world, "scaffold", state_store, store)
     assert all(path.stat().st_nlink == 2 for path in (tmp_path / "store").glob("client-*"))
@@ -151,14 +154,14 @@ def test_where_there_are_no_links_it_is_written(world: World, tmp_path: Path, mo
 
     monkeypatch.setattr(os, "link", no_links)
     state_store = StateStore(0, tmp_path / "state_store")
-    kept = runs(world, "scaffold", state_store, Store(tmp_path / "store"))
+    kept = runs(world, "scaffold", state_store, CheckpointStore(tmp_path / "store"))
     assert alike(kept, runs(world, "scaffold"))
     assert inside(tmp_path / "state_store")
 
 
 def test_an_unlimited_store_touches_no_disk(world: World, tmp_path: Path) -> None:
     state_store = StateStore(place=tmp_path / "state_store")
-    runs(world, "scaffold", state_store, Store(tmp_path / "store"))
+    runs(world, "scaffold", state_store, CheckpointStore(tmp_path / "store"))
     assert state_store.folder is None
     assert not (tmp_path / "state_store").exists()
 
@@ -279,11 +282,11 @@ STOP = """
 import os, signal, sys
 from fedptr.cli import main as cli
 from fedptr.runs import checkpoint
-save, number = checkpoint.Store.save, signal.Signals[sys.argv[1]]
+save, number = checkpoint.CheckpointStore.save, signal.Signals[sys.argv[1]]
 def stop(self, run, header):
     save(self, run, header)
     if run.round == 4: os.kill(os.getpid(), number)
-checkpoint.Store.save = stop
+checkpoint.CheckpointStore.save = stop
 sys.exit(cli.main(sys.argv[2:]))
 """
 

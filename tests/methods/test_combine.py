@@ -20,7 +20,7 @@ from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.combine import called
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import MEMORY
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.plan import check
 from fedptr.runs.summary import advise
 
@@ -162,9 +162,9 @@ def test_resume_and_pickle(world: World, tmp_path: Path) -> None:
     method = plus("scaffold")
     assert pickle.loads(pickle.dumps(method)) == method  # noqa: S301, our own bytes
     whole = world.runs(method, rounds=7, participation=0.5)
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     store.save(whole[4], {})
-    rest = world.runs(method, rounds=7, participation=0.5, start=Store(tmp_path).load(5)[0])
+    rest = world.runs(method, rounds=7, participation=0.5, start=CheckpointStore(tmp_path).load(5)[0])
     assert torch.equal(rest[-1].w, whole[-1].w)
     assert {"c_i", "X", "trail"} <= set(rest[-1].clients[0])
 

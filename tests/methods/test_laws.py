@@ -18,7 +18,7 @@ from fedptr.core.task import Classification, ExtraLoss
 from fedptr.errors import ClientError
 from fedptr.methods import all_methods
 from fedptr.methods.ptr.trajectory import Trajectory
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.testing import check_method
 from fedptr.types import Batch
 
@@ -53,11 +53,11 @@ def test_resume_from_a_checkpoint_is_exact(name: str, part: float, world: World,
     method = quick(name, dsa=True) if "dsa" in all_methods()[name].__dataclass_fields__ else quick(name)
     part = part_for(name, part)
     whole = world.runs(method, rounds=8, participation=part)
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     for run in whole[:6]:
         store.save(run, {})
     for stop in (5, 6):
-        loaded, _ = Store(tmp_path).load(stop)
+        loaded, _ = CheckpointStore(tmp_path).load(stop)
         rest = world.runs(method, rounds=8, participation=part, start=loaded)
         assert [run.round for run in rest] == list(range(stop + 1, 9))
         assert all(torch.equal(a.w, b.w) for a, b in zip(whole[stop:], rest, strict=True))

@@ -82,15 +82,15 @@ def test_a_run_that_was_stopped_has_the_same_pictures(
     assert whole["round0002.png"] != whole["round0005.png"], "matching changes the images"
     assert owner(tmp_path / "whole" / "auxiliary" / "round0005.png").startswith(who)
 
-    save = checkpoint.Store.save
+    save = checkpoint.CheckpointStore.save
 
-    def stop(self: checkpoint.Store, run: Run, header: dict[str, str]) -> None:
+    def stop(self: checkpoint.CheckpointStore, run: Run, header: dict[str, str]) -> None:
         if run.round == 4:
             raise KeyboardInterrupt
         save(self, run, header)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Store, "save", stop)
+        patch.setattr(checkpoint.CheckpointStore, "save", stop)
         assert main([*argv, "--out", str(tmp_path / "part")]) == 130
     assert list(sheets(tmp_path / "part")) == ["round0002.png", "round0004.png"]
     (tmp_path / "part" / "auxiliary" / "round0004.png").write_bytes(b"")

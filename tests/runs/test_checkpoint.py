@@ -12,7 +12,7 @@ from small_world import World, quick
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 
 
 def files(folder: Path) -> set[str]:
@@ -22,14 +22,14 @@ def files(folder: Path) -> set[str]:
 @pytest.fixture
 def saved(world: World, tmp_path: Path):
     runs = world.runs(quick("scaffold"), rounds=6, participation=0.5)
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     for run in runs:
         store.save(run, {"plan": "p"})
     return tmp_path, runs
 
 
 def test_only_the_cohort_is_written(world: World, tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     for run in world.runs(quick("scaffold"), rounds=5, participation=0.5):
         store.save(run, {})
         written = {
@@ -40,7 +40,7 @@ def test_only_the_cohort_is_written(world: World, tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept_and_nothing_else(saved) -> None:
     folder, runs = saved
-    store = Store(folder)
+    store = CheckpointStore(folder)
     assert store.rounds() == [6, 5]
     needed = {f"client-{i}-{max(r.round for r in runs[:stop] if i in r.record['cohort'])}.safetensors"
               for stop in (5, 6) for i in runs[stop - 1].clients}  # fmt: skip
@@ -54,7 +54,7 @@ def test_the_last_two_are_kept_and_nothing_else(saved) -> None:
 
 def test_pruning_goes_on_after_a_resume(saved, world: World) -> None:
     folder, _runs = saved
-    store = Store(folder)
+    store = CheckpointStore(folder)
     run, _ = store.load(6)
     store.adopt(run)
     for later in world.runs(quick("scaffold"), rounds=9, participation=0.5, start=run):
@@ -69,7 +69,7 @@ def test_a_missing_client_file_is_noticed(saved) -> None:
     folder, _ = saved
     next(folder.glob("client-*-6.safetensors")).unlink()
     with pytest.raises(DamagedFileError, match="cannot be read"):
-        Store(folder).load(6)
+        CheckpointStore(folder).load(6)
 
 
 def test_a_client_file_under_another_name_is_noticed(saved) -> None:
@@ -77,7 +77,7 @@ def test_a_client_file_under_another_name_is_noticed(saved) -> None:
     a, b = (folder / f"client-{i}-6.safetensors" for i in runs[-1].record["cohort"])
     b.write_bytes(a.read_bytes())
     with pytest.raises(DamagedFileError, match="is of client"):
-        Store(folder).load(6)
+        CheckpointStore(folder).load(6)
 
 
 def test_another_format_is_refused(saved) -> None:
@@ -85,7 +85,7 @@ def test_another_format_is_refused(saved) -> None:
     tensors, header = atomic_files.read_tensors(folder / "server-6.safetensors")
     atomic_files.write_tensors(folder / "server-6.safetensors", tensors, {**header, "format": "99"})
     with pytest.raises(DamagedFileError, match="format '99'"):
-        Store(folder).load(6)
+        CheckpointStore(folder).load(6)
 
 
 def test_a_thousand_mutations_are_all_noticed(saved) -> None:
@@ -100,7 +100,7 @@ def test_a_thousand_mutations_are_all_noticed(saved) -> None:
         path.write_bytes(changed)
         for stop in (5, 6):
             try:
-                run, _ = Store(folder).load(stop)
+                run, _ = CheckpointStore(folder).load(stop)
             except DamagedFileError:
                 noticed += 1
                 continue

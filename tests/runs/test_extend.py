@@ -22,7 +22,7 @@ from fedptr.compute import choose
 from fedptr.methods import all_methods
 from fedptr.report.find_runs import find_runs
 from fedptr.runs import runner
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.compare import ORDER
 from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import History
@@ -45,8 +45,8 @@ def test_every_method_ends_as_if_asked_for_more_from_the_start(
     part = part_for(name, part)
     whole = world.runs(method, rounds=8, participation=part)
     first = world.runs(method, rounds=5, participation=part)
-    Store(tmp_path).save(first[-1], {})
-    loaded, _ = Store(tmp_path).load(5)
+    CheckpointStore(tmp_path).save(first[-1], {})
+    loaded, _ = CheckpointStore(tmp_path).load(5)
     rest = world.runs(method, rounds=8, participation=part, start=loaded)
     for a, b in zip(whole, first + rest, strict=True):
         assert torch.equal(a.w, b.w)

@@ -40,7 +40,7 @@ from fedptr.engines.flower.wire.courier import Courier
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import trackers
-from fedptr.runs.checkpoint import Store
+from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import Experiment, choose_device, load_data, make_task
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
@@ -91,7 +91,9 @@ def count_start(folder: Path) -> tuple[str, int]:
 def run_until_finished(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
     """Rounds until the last; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
-    header = {} if start is None else atomic_files.read_tensors(Store(out / CHECKPOINTS).server(start.round))[1]
+    header = (
+        {} if start is None else atomic_files.read_tensors(CheckpointStore(out / CHECKPOINTS).server(start.round))[1]
+    )
     registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
     roster = Roster.from_text(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None
@@ -99,7 +101,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     admission = Admission(server.courier, roster, rules, server.experiment, own, out)
     agreed = admission.agree_with_nodes(agreed)
     task, test = prepare_task(plan, agreed, own)
-    store = Store(out / CHECKPOINTS)
+    store = CheckpointStore(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
     remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
     history = history or History(out)
@@ -178,7 +180,7 @@ def next_round_that_counts(
             time.sleep(min(5.0, rules.poll * 10))
 
 
-def make_oldest_round(store: Store, plan: Plan) -> Callable[[int], int]:
+def make_oldest_round(store: CheckpointStore, plan: Plan) -> Callable[[int], int]:
     """Which round of a client's state the oldest kept checkpoint has; 0 = the run may begin again."""
 
     def oldest(i: int) -> int:
