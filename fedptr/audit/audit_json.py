@@ -1,7 +1,7 @@
-"""audit.json: an audit's numbers, with what they were made of and with.
+"""audit.json: the numbers of an audit, and what they were computed from.
 
-Attacks made at other times stay, if they were on the same model and examples, so that they can be made one by one.
-What is of others is put aside. The auxiliary sets' part is of the run alone, whatever the examples are.
+Attacks on the same model and examples are added to the file, so they can be run one by one. A file about another model
+or other examples is put aside. The part about auxiliary sets belongs to the run, whatever the examples are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = dict[str, Any]
 
 
 def describe_audit(run: Target, attacked: Target, examples: Examples, member: Flags, options: Options) -> Result:
-    """Who was attacked with which examples."""
+    """Which model was attacked, with which examples."""
     tables = run.plan.tables()
     # Results are shared; where they were made is not.
     tables["data"] |= {"dir": "", "name": Path(run.plan.data.name).stem}
@@ -58,7 +58,7 @@ def describe_audit(run: Target, attacked: Target, examples: Examples, member: Fl
 
 
 def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
-    """Into the audit's folder; returns all that is in the file then."""
+    """Writes the file into the audit's folder, and returns its content."""
     before = read_audit(folder) if (folder / NAME).is_file() else {}
     run, all_ = (all(before.get(name) == told[name] for name in names) for names in (RUN, SAME))
     if before and run and not attacks:  # nothing was asked of the examples

@@ -48,7 +48,7 @@ Result = dict[str, Any]
 
 
 def check_has_auxiliary_sets(plan: Plan) -> None:
-    """Whether there is anything to audit."""
+    """Raises if the run has no auxiliary sets."""
     if not isinstance(plan.method, Trajectory) or not getattr(plan.method, "active", True):
         raise UserError(f"this run of {plan.method.name} has no auxiliary data; leave auxiliary out of --attack")
 
@@ -94,7 +94,7 @@ def audit_auxiliary_sets(run: Target, seed: int, place: Path, jobs: int) -> Resu
 
 
 def repeat_run(run: Target, init: str, every: int) -> TrainingJob:
-    """The run once more, with sets that start like this, all of which are kept now and then."""
+    """The run again, with sets that start from `init` and are saved every `every` rounds."""
     plan = replace(
         run.plan,
         method=replace(run.plan.method, init=init),  # type: ignore[call-arg]
@@ -106,7 +106,7 @@ def repeat_run(run: Target, init: str, every: int) -> TrainingJob:
 
 
 def find_beginnings(run: Target, found: list[OwnedClass], first: dict[str, State]) -> list[Flags]:
-    """Of every group, which own samples its real-initialised set began as copies of."""
+    """For every owner and class, the samples that its real-initialised set began as copies of."""
     return [
         find_start_samples(run, group, first[group.owner])
         if group.owner in first
@@ -118,7 +118,7 @@ def find_beginnings(run: Target, found: list[OwnedClass], first: dict[str, State
 def ask_questions(
     run: Target, found: list[OwnedClass], began: list[Flags], t: int, state: dict[str, State], seed: int
 ) -> Result | None:
-    """The four questions after one round; None where nobody who has a set can be asked about."""
+    """The answers to the four questions after one round; None if no owner of a set can be compared."""
     here = [
         (g, b, measure_distances(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state
     ]
@@ -149,7 +149,7 @@ def starts_and_held_out(found: Distances, began: Flags, n: int) -> tuple[Floats,
 
 
 def attack_by_distance(sides: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Result | None:
-    """Members and non-members by their distance to the set; None where there are too few."""
+    """Tells members from non-members by their distance to the set; None if there are too few."""
     own, held = (np.concatenate(side) for side in zip(*sides, strict=True))
     if len(own) < ENOUGH:
         return None

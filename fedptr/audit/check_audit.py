@@ -1,4 +1,4 @@
-"""The parts of an audit.json that are shown, all of the right kind; anybody may have written the file."""
+"""Checks the parts of an audit.json that are shown; anybody may have written the file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Audit = dict[str, Any]
 STARTS = {"real": "own samples", "noise": "noise"}
 NUMBERS = ("copies", "closer", "distance_any", "distance_own", "distance_held")
 LONGEST = 1000  # points of a curve, rounds of a series
-WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what a file that is not ours leads to
+WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what a foreign file raises
 
 
 def check_audit(whole: Audit) -> Audit:
-    """One of WRONG where something is missing, or no number."""
+    """The parts that are shown; raises one of WRONG if something is missing or not a number."""
     own = whole.get("auxiliary")
     told = {name: str(whole[name]) for name in ("method", "dataset", "run_seed", "target")}
     counts = {name: check_number(whole[name]) for name in ("members", "non_members")}

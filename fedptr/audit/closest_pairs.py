@@ -1,6 +1,6 @@
 """The closest pairs as a picture: auxiliary images, and below each the nearest own and the nearest held-out sample.
 
-Such a picture shows private data: it is for who simulates a federation, not for who takes part in one.
+Such a picture shows private data: it is for people who simulate a federation, not for those who take part in one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GAP = 4
 def save_closest_pairs(
     run: Target, found: list[OwnedClass], rounds: dict[int, dict[str, State]], path: Path
 ) -> list[dict[str, Any]]:
-    """After the last round; returns what the picture shows, column by column."""
+    """The pairs after the last round; returns what the picture shows, column by column."""
     from PIL import Image
 
     last = rounds[max(rounds)]

@@ -19,12 +19,12 @@ from fedptr.errors import UserError
 
 DRAWS = 1000
 RATES = (0.001, 0.01)  # false positives
-ENOUGH = 10  # examples of either kind, below which nothing is said
+ENOUGH = 10  # examples of either kind; with fewer, no number is given
 Measures = dict[str, Any]
 
 
 def measure_attack(scores: Floats, member: Flags, rng: np.random.Generator, draws: int = DRAWS) -> Measures:
-    """Everything that is reported of one attack."""
+    """All numbers that are reported for one attack."""
     if not np.isfinite(scores).all():
         raise UserError("the model's outputs are not all finite, so nothing can be said of it; train it anew")
     ranking = Ranking.from_scores(scores, member)

@@ -32,7 +32,7 @@ class OwnedClass(NamedTuple):
     label: int
     own: Ints  # all the owner's samples of the class
     held: Ints  # all held-out ones
-    n: int  # of either, drawn to the front, are compared
+    n: int  # the first n of either are compared
 
 
 class Distances(NamedTuple):
@@ -60,7 +60,7 @@ def list_owned_classes(run: Target, owners: list[str], rng: np.random.Generator)
 
 
 def compute_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Of every image to every other."""
+    """The distance of every image in `a` to every image in `b`."""
     one, two = (images.reshape(len(images), -1).double() for images in (a, b))
     # Not by products of matrices, whose rounding is larger than the distance of equal images.
     found: Tensor = torch.cdist(one, two, compute_mode="donot_use_mm_for_euclid_dist") / math.sqrt(one.shape[1])

@@ -65,7 +65,7 @@ def oracle_accuracy(roc: Roc) -> float:
 
 
 def tpr_at_fpr(roc: Roc, fpr: float) -> float:
-    """The most members found with at most so many false alarms; nothing is interpolated."""
+    """The highest TPR at this FPR or less, without interpolation."""
     return float(roc.tpr[roc.fpr <= fpr + 1e-12].max())
 
 

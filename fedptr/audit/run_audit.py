@@ -1,4 +1,4 @@
-"""An audit from start to end: the examples, the attacks, and what each client's own examples say."""
+"""An audit from start to end: the examples, the attacks, and the results by client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedptr.runs.lock import locked
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import NAME as SUMMARY
 
-BRIEF = ("members", "non_members", "auc", "auc_ci95", "accuracy", "tpr", "tpr_ci95")  # what is kept of a client's
+BRIEF = ("members", "non_members", "auc", "auc_ci95", "accuracy", "tpr", "tpr_ci95")  # kept for each client
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Case:
 
     @property
     def jobs(self) -> int:
-        """Runs at a time: as many as there are cores where each is told to use one."""
+        """Runs at a time: one per core if each run uses one thread."""
         return self.options.jobs or (count_cores() if self.run.plan.machine.threads == 1 else 1)
 
 
@@ -125,7 +125,7 @@ def attack_by_lira(case: Case) -> dict[str, Measures]:
 
 
 def load_or_compute_phi(case: Case, folder: Path, summary: Record) -> Floats:
-    """φ of the examples by a shadow; kept beside it, as other audits ask for the same."""
+    """φ of the examples by a shadow. It is saved beside the shadow, because other audits need it too."""
     path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
     same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
     with contextlib.suppress(DamagedFileError):
@@ -140,7 +140,7 @@ def load_or_compute_phi(case: Case, folder: Path, summary: Record) -> Floats:
 
 
 def announce_training(case: Case, wanted: dict[Path, TrainingJob]) -> None:
-    """What training will take, before it begins."""
+    """Says how long training will take."""
     options = case.options
     if options.shadows < FEW:
         print_notice(
@@ -155,7 +155,7 @@ def announce_training(case: Case, wanted: dict[Path, TrainingJob]) -> None:
 
 
 def measure_by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:
-    """The same numbers among one client's examples; a client with too few of either kind has none."""
+    """The same numbers for each client's examples; a client with too few examples has only the counts."""
     found = []
     for i in range(len(case.run.split.clients)):
         own = case.examples.client == i

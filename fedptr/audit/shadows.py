@@ -107,7 +107,7 @@ def plan_shadows(
 
 
 def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
-    """Runs what is not finished, `number` at a time; goes on where it was stopped."""
+    """Runs what is not finished, `number` at a time; resumes what was stopped."""
     for folder, one in jobs.items():
         prepare_folder(folder, one)
     plans = {folder: one.plan for folder, one in jobs.items()}
@@ -124,7 +124,7 @@ def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
 
 
 def prepare_folder(folder: Path, one: TrainingJob) -> None:
-    """A folder to train in, with its split."""
+    """Makes a folder to train in, with its split."""
     try:
         with contextlib.suppress(DamagedFileError):
             finished(folder)
@@ -140,7 +140,7 @@ def prepare_folder(folder: Path, one: TrainingJob) -> None:
 
 
 def announce_finished(what: str) -> Callable[[Board], None]:
-    """A line for every one that gets finished now."""
+    """Prints a line for every run that finishes."""
     known = 0
 
     def show(board: Board) -> None:

@@ -76,7 +76,7 @@ class Target:
 
 
 def load_target(folder: Path) -> Target:
-    """Whatever keeps a folder from being audited is said in one sentence."""
+    """Loads a finished run; raises one sentence if it cannot be audited."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; name the folder of a finished run")
     plan = load_plan(folder)
