@@ -116,3 +116,18 @@ def test_test_files_share_by_helpers_only() -> None:
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             wrong += [f"{path.name} -> {name}" for name in names if name in own]
     assert wrong == []
+
+
+# One word that says neither what is done nor to what.
+VAGUE = {"go", "of", "do", "named", "meet", "take", "tell", "see", "find", "stop", "wait", "hurry", "bury", "foretold"}
+
+
+def test_a_function_is_a_verb_with_its_object() -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [
+        f"{name}.{node.name}"
+        for name, path in modules().items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, functions) and node.name in VAGUE
+    ]
+    assert found == []
