@@ -237,7 +237,7 @@ def test_a_saved_split_is_used(tmp_path: Path, capsys: Capture) -> None:
     content["clients"][0][0], content["clients"][1][0] = content["clients"][1][0], content["clients"][0][0]
     path.write_text(json.dumps(content))
     argv = ["run", *once, "--clients", "5", "--split", str(path), "--out", str(tmp_path / "d")]
-    assert "was changed since it was saved" in refused(capsys, *argv)
+    assert "was changed after it was saved" in refused(capsys, *argv)
     path.write_text(path.read_text()[:100])
     assert "is not JSON" in refused(capsys, *argv)
     assert not (tmp_path / "d").exists()

@@ -21,7 +21,8 @@ from fedptr.core.local_training import Local
 from fedptr.methods import FedAvg, all_methods, get
 from fedptr.privacy.differential import Privacy
 from fedptr.runs import compare
-from fedptr.runs.plan import OutputPlan, Plan, check, load_plan, read, with_rounds
+from fedptr.runs.archive import read_members
+from fedptr.runs.plan import OutputPlan, Plan, check, load_plan, parse, read, with_baselines, with_rounds
 from fedptr.runs.same_run import (
     all_settings,
     digest_before_0_2,
@@ -182,10 +183,12 @@ def test_a_checkpoint_of_version_0_1_is_not_resumed_by_another_plan(
 
 def test_runs_that_are_there_keep_their_folders() -> None:
     """The hash in a folder's name is the lineage of the plan that ran in it."""
-    plans = list(RESULTS.glob("*/runs/*/seed*/plan.toml"))
-    assert plans or not RESULTS.exists()
-    for path in plans:
-        assert path.parents[1].name.rpartition("-")[2] == lineage(load_plan(path.parent)), path
+    archives = list(RESULTS.glob("*/runs/*.tar.bz2"))
+    assert archives or not RESULTS.exists()
+    for run, file, content in (member for path in archives for member in read_members(path)):
+        if file == "plan.toml":
+            plan = check(with_baselines(parse(content.decode())))
+            assert run.partition("/")[0].rpartition("-")[2] == lineage(plan), run
 
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
