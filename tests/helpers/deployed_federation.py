@@ -21,6 +21,7 @@ from fedptr.data.split import Split
 from fedptr.engines.flower.setup import launch_run
 from fedptr.engines.flower.setup.init_federation import Federation, init_federation
 from fedptr.runs.plan import Plan
+from fedptr.runs.rounds_file import whole_lines
 
 
 def free_port() -> int:
@@ -108,7 +109,7 @@ class Federation3:
         return process
 
     def rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in launch_run.read_round_lines(self.run)]
+        return [json.loads(line) for line in whole_lines(self.run)]
 
     def reach(self, round_: int) -> None:
         until(lambda: len(self.rounds()) >= round_, f"round {round_}")
