@@ -1,1 +1,1 @@
-"""Other ways than the in-process loop to let a cohort visit. Each is an extra, imported only when used."""
+"""Ways to run a round's clients other than the in-process loop. Each is an extra, imported only when used."""

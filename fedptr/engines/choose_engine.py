@@ -1,4 +1,4 @@
-"""Where a cohort's visits are computed: in this process, or in the worker processes of Ray. Results are the same."""
+"""Where the clients of a round train: in this process, or in worker processes of Ray. Results are the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_engine(machine: MachinePlan) -> None:
-    """Raises what the engine lacks, before anything is begun."""
+    """Raises where the engine lacks something, before anything starts."""
     if machine.engine == "ray":
         from fedptr.engines.ray.pool import check_ray
 
@@ -27,7 +27,7 @@ def check_engine(machine: MachinePlan) -> None:
 
 @contextlib.contextmanager
 def open_shared_engine(machine: MachinePlan) -> Iterator[Engine]:
-    """The engine of several runs, which share its worker processes where there are any."""
+    """The engine of several runs, which share its worker processes if it has any."""
     if machine.engine == "ray":
         from fedptr.engines.ray.pool import Pool
 
@@ -39,7 +39,7 @@ def open_shared_engine(machine: MachinePlan) -> Iterator[Engine]:
 
 @contextlib.contextmanager
 def open_engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
-    """How the cohorts of a run visit; None = in this process."""
+    """How the clients of a run train; None = in this process."""
     if plan.machine.engine == "ray":
         from fedptr.engines.ray.visits import Workers
 

@@ -1,4 +1,4 @@
-"""The ServerApp. Flower starts it for every run; all that it is told is the folder of the run."""
+"""The ServerApp. Flower starts it for every run and gives it the run's folder, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection to Ray, and worker processes that one run after the other may use."""
+"""A connection to Ray, and worker processes that several runs use one after another."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError
 
-# Runs here do not call home; their own workers have their priority, where Ray would give them the lowest; and of
-# graphics cards, which visits do not use, nothing is to be said. The user's environment goes before it.
+# No usage statistics are sent. Workers get the normal priority, where Ray gives the lowest. Ray does not mention
+# graphics cards, which are not used. The user's own environment takes precedence.
 ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 CONNECT = 10  # seconds for a cluster to answer
-SETTINGS = 4  # the kind of frame that each side of HTTP/2 begins with
+SETTINGS = 4  # the type of the first frame of each side of HTTP/2
 
 
 class Pool:
-    """Ray and its workers are started when they are first asked for; workers wait here between two runs."""
+    """Starts Ray and its workers when they are first needed; keeps workers between two runs."""
 
     def __init__(self, machine: MachinePlan) -> None:
         self.machine, self.threads = machine, threads_per_worker(machine)
-        self.workers: list[Any] = []  # that no run has
+        self.workers: list[Any] = []  # not used by any run now
         self.open = contextlib.ExitStack()
 
     def __enter__(self) -> Pool:
@@ -60,7 +60,7 @@ class Pool:
 
 
 def check_ray(address: str) -> None:
-    """That Ray is installed, and that something listens where its cluster is said to be."""
+    """Raises unless Ray is installed and something listens at the address of its cluster."""
     if importlib.util.find_spec("ray") is None:
         raise UserError('machine.engine = "ray" needs Ray; install it with: pip install "fedptr[ray]"')
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -78,7 +78,7 @@ def check_ray(address: str) -> None:
 
 
 def speaks_http2(peer: socket.socket) -> bool:
-    """As Ray does. Asked first, because Ray itself asks something else for many minutes whether it is Ray."""
+    """Whether the peer speaks HTTP/2, as Ray does. Ray itself would try a wrong address for many minutes."""
     peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
     answer = peer.recv(9)
     return len(answer) == 9 and answer[3] == SETTINGS
@@ -86,7 +86,7 @@ def speaks_http2(peer: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def connect_ray(machine: MachinePlan) -> Iterator[Any]:
-    """Yields the `ray` module, connected: to what this process is connected to already, the cluster, or a new Ray."""
+    """Yields the `ray` module, connected: to Ray as this process already is, to the cluster, or to a new Ray."""
     check_ray(machine.ray_address)
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
@@ -119,7 +119,7 @@ def start_or_join_ray(ray: Any, machine: MachinePlan) -> None:
 
 @contextlib.contextmanager
 def keep_signal_handlers() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, and with it the clean stop of a run."""
+    """Restores the signal handlers: Ray takes over SIGTERM, and a run could no longer stop cleanly."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -132,11 +132,11 @@ def keep_signal_handlers() -> Iterator[None]:
 
 
 def threads_per_worker(machine: MachinePlan) -> int:
-    """A worker's. One unless it was chosen: as many workers as cores are better than threads, and never wait."""
+    """One unless it was chosen: many workers with one thread each are faster than few with several."""
     return machine.threads or 1
 
 
 def last_line_of_error(error: BaseException) -> str:
-    """The line of a long message that says what happened: in Ray's, which end with a traceback, the last one."""
+    """The line of an error that says what happened: Ray's messages end with a traceback, so the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__

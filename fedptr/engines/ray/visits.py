@@ -1,9 +1,9 @@
-"""Ray: a cohort's visits in worker processes, on this machine or on a cluster.
+"""Ray: the clients of a round train in worker processes, on this machine or on a cluster.
 
-Each worker builds the plan's experiment itself, so that data is never sent. The server's message is put into Ray's
-object store once a round; a client's state goes with its visit and comes back with the reply, so that checkpoints are
-the same as in-process. Clients that take no time visit in groups, or Ray would take longer than they. Visits are pure:
-those of a worker that died are run again by another, with the same result.
+Each worker builds the plan's experiment itself, so data is never sent. The server's message is put into Ray's
+object store once a round; a client's state goes with its visit and comes back with the reply, so checkpoints are the
+same as in-process. Quick clients are sent in groups, because a call to Ray would take longer than their training. A
+visit is pure: when a worker dies, another repeats its visits with the same result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fedptr.runs.plan import Plan
 from fedptr.tensor_bytes import pack_state, unpack_state
 from fedptr.types import State
 
-DEATHS = 3  # workers that may die over one client, or in a row while they start
-PATIENCE = 60  # seconds without any worker before that is said
-GROUP = 0.1  # seconds of visits that are worth a call
+DEATHS = 3  # workers that may die with one client, or in a row while they start
+PATIENCE = 60  # seconds without any worker before a notice
+GROUP = 0.1  # seconds of training that are worth a call
 
 
 class Lost(NamedTuple):
@@ -38,7 +38,7 @@ class Lost(NamedTuple):
 
 @dataclass
 class Round:
-    """What has become of a cohort so far."""
+    """The state of a round: who waits, who trains, what came back."""
 
     method: Method
     msg: State
@@ -69,14 +69,14 @@ class Round:
         self.failures[i] = result
 
     def next_group(self, size: int) -> list[int]:
-        """The next clients of one worker. Those whose worker died go alone, to see of which one it was."""
+        """The next clients for one worker. Clients whose worker died go alone, to find the one that caused it."""
         taken = [self.waiting.popleft()]
         while len(taken) < size and self.waiting and not {taken[0], self.waiting[0]} & self.suspects:
             taken.append(self.waiting.popleft())
         return taken
 
     def return_clients(self, clients: list[int], reason: str) -> None:
-        """Their worker died. Another takes over, unless it is the client that workers die of."""
+        """Their worker died. Another takes over, unless a single client has killed `DEATHS` workers."""
         self.suspects |= set(clients)
         if len(clients) > 1:
             self.waiting.extendleft(reversed(clients))
@@ -95,9 +95,9 @@ class Round:
 
 
 class Workers:
-    """The worker processes of one run; as a function, a way to let a cohort visit (see `visit_in_process`).
+    """The worker processes of one run; called like `visit_in_process`.
 
-    They are of a pool that goes on to be used, or of one of their own.
+    They come from a pool that other runs use too, or from a pool of their own.
     """
 
     def __init__(self, plan: Plan, experiment: Experiment, pool: Pool | None = None) -> None:
@@ -108,10 +108,10 @@ class Workers:
         self.idle: collections.deque[Any] = collections.deque()
         self.starting: dict[Any, Any] = {}  # -> worker
         self.count = self.stillborn = 0
-        self.seconds = GROUP  # a visit's, on average of the last round
+        self.seconds = GROUP  # of a visit, the average of the last round
 
     def __enter__(self) -> Workers:
-        """Returns with the first worker that is ready; what keeps workers from starting is said before any round."""
+        """Returns when the first worker is ready; raises before any round if workers cannot start."""
         self.ray = self.pool.ray
         machine = replace(self.plan.machine, threads=self.pool.threads, device="cpu")
         self.order = replace(self.plan, machine=machine).toml(), self.ray.put(self.experiment.split)
@@ -139,9 +139,9 @@ class Workers:
         sites: Mapping[int, Site],
         tolerant: bool,
     ) -> tuple[dict[int, Visit], dict[int, str]]:
-        """The same visits as in-process, in any order; where one ends the run, so does the same one here."""
+        """The same visits as in-process, in any order; the run fails at the same client."""
         if method != self.plan.method:
-            raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make them anew")
+            raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make new ones")
         sent = self.ray.put(pack_state(msg))
         now = Round(method, msg, sent, states, sites, collections.deque(sites))
         try:
@@ -153,7 +153,7 @@ class Workers:
                 ):  # clients after it need not be asked; one before it may fail yet
                     now.waiting = collections.deque(i for i in now.waiting if i < min(fatal))
         finally:
-            self.idle += [worker for worker, _ in now.visiting.values()]  # where we were interrupted
+            self.idle += [worker for worker, _ in now.visiting.values()]  # after an interruption
         if fatal := now.fatal_failures(tolerant):
             raise now.failures[min(fatal)].error
         if now.visits:
@@ -162,7 +162,7 @@ class Workers:
         return dict(sorted(now.visits.items())), dict(sorted(dropped.items()))
 
     def start_workers(self, wanted: int) -> None:
-        """Workers on their way for so many clients, as far as the cluster has room."""
+        """Starts workers until `wanted` are on their way, as far as the cluster has room."""
         while self.count < self.pool.limit and len(self.starting) < wanted:
             worker = self.pool.take_worker()
             self.starting[worker.prepare.remote(*self.order)] = worker
@@ -171,14 +171,14 @@ class Workers:
     def assign_clients(self, now: Round) -> None:
         """Gives every idle worker clients, in client order, and starts workers while there are clients for them."""
         while now.waiting and self.idle:
-            fair = math.ceil(len(now.waiting) / (2 * self.count))  # the last groups small, so that workers end together
+            fair = math.ceil(len(now.waiting) / (2 * self.count))  # small last groups, so workers end together
             worker, clients = self.idle.popleft(), now.next_group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
             orders = [Order(now.pack_client_state(i), describe_site(now.sites[i]), i) for i in clients]
             now.visiting[worker.visit_clients.remote(now.sent, orders)] = worker, clients
         self.start_workers(len(now.waiting))
 
     def wait_for_results(self, now: Round) -> None:
-        """For the next thing to happen."""
+        """Waits until something finishes, and takes the result."""
         for ref, result in self.finished_calls([*now.visiting, *self.starting]):
             if ref in self.starting:
                 self.accept_worker(ref, result)
@@ -193,7 +193,7 @@ class Workers:
                 now.take_result(i, outcome)
 
     def finished_calls(self, refs: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """What has come of some of these."""
+        """The calls that have finished, with their results."""
         done, _ = self.ray.wait(refs, num_returns=1, timeout=PATIENCE)
         if not done and len(self.starting) == len(refs):
             free = self.ray.available_resources().get("CPU", 0)
@@ -202,12 +202,12 @@ class Workers:
             try:
                 yield ref, self.ray.get(ref)
             except self.ray.exceptions.RayTaskError:
-                raise  # not a lost worker: a mistake in this package
+                raise  # no lost worker but a bug in this package
             except self.ray.exceptions.RayError as error:
                 yield ref, Lost(last_line_of_error(error))
 
     def accept_worker(self, ref: Any, told: dict[str, str] | Failed | Lost) -> None:
-        """A worker that is ready, if it computes with what we would."""
+        """Takes a worker that is ready, if it would compute the same as this process."""
         worker = self.starting.pop(ref)
         if isinstance(told, Lost):
             self.discard_worker(worker)
@@ -224,6 +224,6 @@ class Workers:
         self.stillborn = 0
 
     def discard_worker(self, worker: Any) -> None:
-        """There is room for another one; should it only be out of reach, it is not to come back."""
+        """Makes room for another worker; one that was only out of reach must not come back."""
         self.ray.kill(worker)
         self.count -= 1

@@ -1,6 +1,6 @@
-"""A worker process: it holds a plan's experiment and lets clients visit, one at a time. It needs nothing of Ray.
+"""A worker process: it holds a plan's experiment and trains clients, one at a time. It needs nothing from Ray.
 
-States come and go as safetensors bytes; whatever carries them has no tensor to pickle.
+States are sent as safetensors bytes, so no tensor is pickled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedptr.runs import plan as planning
 from fedptr.runs.experiment import Experiment, prepare
 from fedptr.tensor_bytes import pack_state, unpack_state
 
-ELSEWHERE = ("task", "data")  # of a site: what the worker has itself
+ELSEWHERE = ("task", "data")  # parts of a site that the worker has itself
 
 
 class Order(NamedTuple):
-    """Whom to let visit, as it is sent."""
+    """A client to train, as it is sent."""
 
     client: bytes | None  # its state
     place: dict[str, Any]  # its site, without task and data
@@ -43,10 +43,10 @@ class Trained(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An error, as it is sent: what a person is meant to read, and where it was raised."""
+    """An error, as it is sent: the message for a person, and where it was raised."""
 
     words: str
-    user: bool  # something the user can put right
+    user: bool  # the user can fix it
     trace: str
 
     @property
@@ -60,7 +60,7 @@ class Worker:
     """Lives in a process of its own."""
 
     def prepare(self, plan: str, split: Split) -> dict[str, str] | Failed:
-        """Builds the experiment of a plan (TOML), with the split it was given; tells what it then computes with."""
+        """Builds the experiment of a plan (TOML), with the split it was given; returns a description of it."""
         try:
             self.plan = planning.check(tomllib.loads(plan))
             self.experiment = prepare(self.plan, split)
@@ -96,7 +96,7 @@ def describe_failure(error: UserError | ClientError) -> Failed:
 
 
 def describe_experiment(experiment: Experiment) -> dict[str, str]:
-    """What must be alike wherever a run is computed, or its bits may differ."""
+    """What must be the same in every process of a run, or its bits may differ."""
     return {
         "fedptr": fedptr.__version__,
         "torch": torch.__version__,

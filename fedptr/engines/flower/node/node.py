@@ -1,6 +1,6 @@
-"""A node: its own data, its own state, and the answers to what the server asks. It lives as long as its process.
+"""A node: its data, its state, and its answers to the server. It lives as long as its process.
 
-    hello      who the node is and what it has, in numbers and names
+    hello      who the node is and what data it has, in numbers and names
     train      a client's whole round, `fedptr.core.federation.visit_client`, unchanged
     evaluate   accuracy and loss of a model on the node's own test data
 
@@ -45,10 +45,10 @@ class Node:
         self.plan = plan
         self.dataset, self.rows = load_own_data(plan)
         self.size = len(self.dataset.train_y if self.rows is None else self.rows)
-        self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # of the last experiment asked for
+        self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # for the last experiment
 
     def answer(self, parcel: Parcel) -> Parcel:
-        """Never raises: what goes wrong here is the server's to know, in one sentence."""
+        """Never raises: the server gets what went wrong, in one sentence."""
         words = parcel.words
         kinds: dict[Any, Callable[[Parcel], Parcel]] = {
             "hello": self.answer_hello,
@@ -63,7 +63,7 @@ class Node:
             return kinds[words["kind"]](parcel)
         except (UserError, ReplyError) as error:
             return Parcel({"kind": "refused", "reason": str(error)})
-        except Exception as error:  # a mistake in a model, a full disk, memory that is not there
+        except Exception as error:  # a bug in a model, a full disk, too little memory
             log.exception("round failed")
             return Parcel({"kind": "refused", "reason": f"failed: {type(error).__name__}: {error}"})
 
@@ -90,7 +90,7 @@ class Node:
         return Parcel(words)
 
     def make_fingerprint(self, salt: str) -> str:
-        """Changes when the data does; of no use for recognising it in another experiment."""
+        """Changes when the data does; differs between experiments, so that nobody recognises the data."""
         digest = hashlib.sha256(salt.encode() + self.dataset.train_y.tobytes() + str(self.rows).encode())
         images = self.dataset.train_x
         digest.update(images[:: max(1, len(images) // 256)].tobytes())
@@ -114,7 +114,7 @@ class Node:
         return self.made[1:]
 
     def check_consent(self, tables: planning.Tables) -> None:
-        """The server names a model and a method; which code of this machine that may be is for the node to say."""
+        """The server names a model and a method; the node decides which of its own code may run."""
         named = [table.get("name") for section in ("model", "method") if isinstance(table := tables.get(section), dict)]
         for name in map(str, [*named, *tables.get("methods", ())]):
             if ":" in name and name.removesuffix(PTR) not in self.plan.node.allowed_names():
@@ -135,7 +135,7 @@ class Node:
         result = visit_client(plan.method, blocks_to_state(parcel.blocks, task.device), before, site, i)
         versions.save(version, result.client, int(words["floor"]))
         answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
-        # Under secure aggregation only the number of steps is told of a client alone.
+        # Under secure aggregation the server learns only the number of steps of a single client.
         log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
         return Parcel({**answer, "log": select_small_entries(log)}, state_to_blocks(result.reply))
 

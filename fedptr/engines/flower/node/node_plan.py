@@ -1,6 +1,6 @@
-"""node.toml: who a node is, where its data is, and on what it computes. It stays on the node.
+"""node.toml: who a node is, where its data is, and how it computes. It stays on the node.
 
-[node]      name, number, the part of a split file that is its own, and own code that it is ready to run
+[node]      name, number, its part of a split file, and its own code that the server may ask for
 [data]      as in a plan: a named dataset, an .npz, an image folder
 [machine]   as in a plan
 """
@@ -29,8 +29,8 @@ STATE = "state"
 class NodeSettings:
     name: str = setting("", "what the node is called in records and messages")
     number: int = setting(0, "the client's number; it must not change, and no two nodes have the same", ge=0, lt=100000)
-    split: str = setting("", "a split file of which only one part is this node's; empty = all data is")
-    part: int = setting(-1, "which part of the split file; -1 = the one of the node's number", ge=-1)
+    split: str = setting("", "a split file, one part of which is this node's data; empty = all data is")
+    part: int = setting(-1, "which part of the split file; -1 = the node's number", ge=-1)
     models: str = setting("", "own models and methods (module:name) that the server may ask for, separated by commas")
 
     def allowed_names(self) -> list[str]:
@@ -67,7 +67,7 @@ def build_node_plan(tables: Mapping[str, Any], folder: Path) -> NodePlan:
 
 
 def load_own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
-    """The node's dataset, and which of its training samples are the node's; None = all."""
+    """The node's dataset, and the rows of its training samples; None = all."""
     data = plan.data
     if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():
         data = replace(data, name=str(plan.folder / data.name))

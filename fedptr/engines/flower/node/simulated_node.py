@@ -1,4 +1,4 @@
-"""The nodes of a simulation: client i of the plan's own split, in whichever process Flower asks."""
+"""The nodes of a simulation: client i of the plan's own split, in the process that Flower chooses."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     EXPERIMENT/client-I-ROUND-ATTEMPT.safetensors      client I's state after that round
 
-The attempt is which start of the server asked: a server that was killed goes back to its checkpoint and asks for rounds
-again, and what an earlier attempt left behind must not be taken for the new one's. The server says which version to go
-on from and the oldest round it may go back to; what is older is removed once the new version is safe.
+The attempt is the number of the server's start. A server that was killed returns to its checkpoint and repeats rounds;
+states of an earlier attempt must not be taken for those of the new one. The server says which version to continue from
+and the oldest round it may return to. Older versions are removed once the new one is on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StateVersions:
 
     def __init__(self, folder: Path, experiment: str, client: int) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", experiment):
-            raise ReplyError("the experiment's name is not one")
+            raise ReplyError("the experiment's name is not valid")
         self.folder, self.client = folder / experiment, client
 
     def path(self, version: Version) -> Path:

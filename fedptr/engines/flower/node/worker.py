@@ -1,7 +1,7 @@
-"""The node's worker: one process that keeps torch, the data and the model, and answers one question at a time.
+"""The node's worker: a process that keeps torch, the data and the model, and answers one question at a time.
 
-Flower starts a process for every message. That process only hands the parcel over, through a socket in a folder that
-nobody but the node's user may enter, and starts the worker where there is none. The worker ends when the SuperNode does
+Flower starts a process for every message. That process only passes the parcel on, through a socket in a folder that
+only the node's user may enter, and starts the worker if it is not running. The worker ends when the SuperNode does
 (FEDPTR_NODE_PID), or after a long time without a question.
 """
 
@@ -21,12 +21,12 @@ from fedptr.engines.flower.wire.parcel import Parcel, read_parcel, write_parcel
 from fedptr.errors import ReplyError
 from fedptr.messages import last_line
 
-PRIVATE = "worker"  # folder in the node's folder
+PRIVATE = "worker"  # a folder in the node's folder
 SOCKET, LOCK, LOG = "socket", "lock", "log"
-START = 300.0  # seconds for a worker to read the node's data and listen
+START = 300.0  # seconds for a worker to load the node's data and listen
 IDLE = 1800.0  # seconds without a question after which it ends
-PID = "FEDPTR_NODE_PID"  # the SuperNode, without which there will be no more questions
-started: list[subprocess.Popen[bytes]] = []  # workers outlive who started them, on purpose
+PID = "FEDPTR_NODE_PID"  # the SuperNode: when it ends, no more questions come
+started: list[subprocess.Popen[bytes]] = []  # workers outlive the process that starts them
 
 
 def ask_worker(folder: Path, parcel: Parcel) -> Parcel:
@@ -41,7 +41,7 @@ def ask_worker(folder: Path, parcel: Parcel) -> Parcel:
 
 
 def make_private_folder(folder: Path) -> Path:
-    """The folder of the socket; nobody else may enter it."""
+    """The folder of the socket; only its owner may enter it."""
     place = folder / PRIVATE
     place.mkdir(mode=0o700, exist_ok=True)
     place.chmod(0o700)
@@ -50,7 +50,7 @@ def make_private_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def connect_to_worker(place: Path, folder: Path) -> Iterator[socket.socket]:
-    """A stream to the worker, which is started if nobody listens."""
+    """A stream to the worker, which is started if it is not running."""
     with socket.socket(socket.AF_UNIX) as stream:
         if not try_to_connect(stream, place):
             with open(place / LOCK, "a") as lock:
@@ -69,7 +69,7 @@ def try_to_connect(stream: socket.socket, place: Path) -> bool:
 
 
 def socket_address(place: Path) -> str:
-    """The socket's name, by way of its folder's descriptor where the path is too long for one."""
+    """The socket's path; by way of its folder's descriptor where it is too long for a socket."""
     name = str(place / SOCKET)
     if len(os.fsencode(name)) < 100:
         return name
@@ -91,7 +91,7 @@ def start_worker(place: Path, folder: Path, stream: socket.socket) -> None:
 
 
 def make_receiver(stream: socket.socket) -> Callable[[int], bytes]:
-    """Reads so many bytes, or raises."""
+    """A function that reads exactly n bytes, or raises."""
 
     def receive(n: int) -> bytes:
         parts = []
@@ -107,7 +107,7 @@ def make_receiver(stream: socket.socket) -> Callable[[int], bytes]:
 
 
 def main(folder: Path) -> None:
-    """Listens until the SuperNode is gone."""
+    """Answers questions until the SuperNode ends."""
     from fedptr.engines.flower.node.node import Node
     from fedptr.engines.flower.node.node_plan import read_node_plan as read_plan
 

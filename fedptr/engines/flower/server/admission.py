@@ -1,4 +1,4 @@
-"""Nodes come and go: who is new is greeted, and a round waits until there are enough."""
+"""Nodes come and go: new ones are asked who they are, and a round waits until there are enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.errors import ReplyError, UserError
 from fedptr.messages import print_notice
 
-GREETING = 60.0  # seconds for an answer to a hello; a node reads its data first
+GREETING = 60.0  # seconds to answer a hello; a node loads its data first
 
 
 class Admission:
@@ -29,7 +29,7 @@ class Admission:
         self.record: dict[str, Any] = {}
 
     def agree_with_nodes(self, agreed: Agreement | None) -> Agreement:
-        """Waits for the first nodes, and agrees with them where nothing was agreed before."""
+        """Waits for the first nodes, and agrees with them if there is no agreement yet."""
         self.agreed = agreed
         until = time.monotonic() + self.rules.patience
         offered: dict[int, dict[str, Any]] = {}
@@ -44,7 +44,7 @@ class Admission:
         return self.agreed
 
     def wait_for_nodes(self, until: float, t: int, record: dict[str, Any]) -> None:
-        """Returns when enough nodes are here; those that are new have joined."""
+        """Returns when enough nodes are online; new ones have joined."""
         self.record = record
         while True:
             for node, words in self.greet_new_nodes({}).items():
@@ -56,7 +56,7 @@ class Admission:
             self.pause_or_give_up(until, len(here))
 
     def greet_new_nodes(self, known: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        """What nodes that were not talked to yet say of themselves."""
+        """What new nodes say about themselves."""
         online = self.courier.online_nodes(fresh=True)
         busy = self.courier.busy_nodes() if self.roster.unknown_nodes(online) else set()
         new = [node for node in self.roster.unknown_nodes(online) if node not in known and node not in busy]
@@ -77,7 +77,7 @@ class Admission:
             return False
 
     def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
-        """An agreement of those who fit each other, or the server's data; the others are refused by name."""
+        """An agreement of the nodes that fit each other and the server's data; the others are refused by name."""
         offers = {node: read_offer(words, self.rules.max_samples)[0] for node, words in offered.items()}
         ordered = sorted(offers, key=lambda node: (offered[node]["number"], node))
         shape = image_shape(self.own) or (offers[ordered[0]].shape if ordered else ())
@@ -110,7 +110,7 @@ class Admission:
         self.write_status(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
         if time.monotonic() > until:
             words = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s"
-            raise UserError(f"{words}; start them, then go on with `fedptr resume {self.folder}`")
+            raise UserError(f"{words}; start them, then resume with `fedptr resume {self.folder}`")
         time.sleep(min(0.5, self.rules.poll * 5))
 
     def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:

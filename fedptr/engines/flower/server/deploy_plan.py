@@ -1,7 +1,7 @@
-"""deploy.toml: the rules by which a deployed run goes on. It is beside the plan, and may be changed before a resume.
+"""deploy.toml: the rules of a deployed run. It is next to the plan, and may change before a resume.
 
 [deploy]    how many nodes, how long to wait, what is accepted
-[flower]    where the server is, and how it is reached
+[flower]    where the server is, and how to reach it
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ NAME = "deploy.toml"
 @dataclass(frozen=True)
 class DeployRules:
     min_nodes: int = setting(2, "nodes that must be online before a round begins", ge=1)
-    min_replies: int = setting(1, "usable replies without which a round does not count and is asked again", ge=1)
+    min_replies: int = setting(1, "usable replies that a round needs to count; with fewer it is repeated", ge=1)
     round_timeout: float = setting(600.0, "seconds until a reply is late", gt=0)
-    patience: float = setting(3600.0, "seconds to wait for nodes, or for a round to count, until the run stops", gt=0)
+    patience: float = setting(
+        3600.0, "seconds to wait for nodes, or for a round that counts, before the run stops", gt=0
+    )
     evaluate: Literal["server", "nodes"] = setting(
-        "nodes", "test on the server's own data (the plan's), or on the nodes' and take the mean"
+        "nodes", "test on the server's own data (the plan's), or on the nodes' data and take the mean"
     )
     classes: str = setting("", "the agreed classes, separated by commas; empty = all that the first nodes have")
     norm_bound: float = setting(100.0, "largest accepted step ‖w − x‖, and norm of any other entry, over 1+‖x‖", gt=0)
     max_samples: int = setting(10**8, "largest number of samples a node may claim", ge=1)
     lost_state: Literal["drop", "anew"] = setting(
-        "drop", "a node that lost its state is left out, or begins anew as on its first visit"
+        "drop", "a node that lost its state is left out (drop), or starts as on its first visit (anew)"
     )
-    poll: float = setting(0.2, "seconds between two looks for replies; in long rounds they become longer", gt=0, le=60)
+    poll: float = setting(0.2, "seconds between two checks for replies; longer in long rounds", gt=0, le=60)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ SECTIONS: dict[str, Any] = {"deploy": DeployRules, "flower": FlowerLink}
 
 
 def read_deploy_plan(folder: Path) -> DeployPlan:
-    """Of a run folder, or of the server's folder."""
+    """The rules of a run folder, or of the server's folder."""
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
     tables = planning.read(folder / NAME)

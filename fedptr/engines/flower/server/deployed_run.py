@@ -1,10 +1,10 @@
 """A deployed run on the server: the loop of `fedptr.runs.runner` with clients that are elsewhere.
 
-The rules, all in deploy.toml. A round begins when `min_nodes` are online and joined; it ends when everyone asked has
-answered, failed or gone offline, or when `round_timeout` is over. With fewer than `min_replies` usable replies it does
-not count and is asked again. When `patience` is over without a round that counts, the run stops, and `fedptr resume`
-goes on. A node that joins in the middle is a client from the next round on; one that is lost stays a client, and is
-drawn, and counts as dropped, until it is back.
+The rules are in deploy.toml. A round starts when `min_nodes` are online and have joined. It ends when every node that
+was asked has answered, failed or gone offline, or after `round_timeout`. With fewer than `min_replies` usable replies
+it does not count and is repeated. After `patience` without a round that counts, the run stops; `fedptr resume` resumes
+it. A node that joins in the middle is a client from the next round on. A node that is lost stays a client: it is drawn
+and counts as dropped until it is back.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Server:
 
 
 def serve_run(grid: Grid, folder: Path) -> Record:
-    """Begins a run in its folder (plan.toml, deploy.toml), or goes on with it; returns the summary."""
+    """Starts or resumes a run in its folder (plan.toml, deploy.toml); returns the summary."""
     plan, rules = load_plan(folder), deploy_plan.read_deploy_plan(folder)
     with locked(folder):
         experiment, attempt = count_start(folder)
@@ -73,12 +73,12 @@ def serve_run(grid: Grid, folder: Path) -> Record:
         same = {"plan": identity_text(plan), "experiment": experiment}
         start, history = newest(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
-            print_notice(f"{folder}: going on after round {start.round} of {plan.run.rounds}")
+            print_notice(f"{folder}: resuming after round {start.round} of {plan.run.rounds}")
         return run_until_finished(server, same, start, history)
 
 
 def count_start(folder: Path) -> tuple[str, int]:
-    """The experiment's name and which start this is; on the disk before any node is asked."""
+    """The experiment's name and the number of this start; on disk before any node is asked."""
     path = folder / IDENTITY
     known: Record = {"experiment": secrets.token_hex(8), "attempt": 0}
     if path.exists():
@@ -89,7 +89,7 @@ def count_start(folder: Path) -> tuple[str, int]:
 
 
 def run_until_finished(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
-    """Rounds until the last; each is recorded, saved, and shown in status.json."""
+    """Runs all rounds; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
     header = (
         {} if start is None else atomic_files.read_tensors(CheckpointStore(out / CHECKPOINTS).server(start.round))[1]
@@ -105,7 +105,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
     remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
     history = history or History(out)
-    # Signals are left to Flower, which ends this process when its SuperLink is gone; a checkpoint is all it needs.
+    # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
     with contextlib.closing(history), trackers.follow(out, history.records) as track:
         run = record_rounds(
             plan,
@@ -125,7 +125,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
 
 
 def prepare_task(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classification, Samples | None]:
-    """The task as the nodes make it, and the server's test set where it has one."""
+    """The task as the nodes build it, and the server's test set if it has one."""
     device = choose_device(plan.machine.device)
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
@@ -175,13 +175,13 @@ def next_round_that_counts(
         except TooFewRepliesError as error:
             if time.monotonic() > until:
                 words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
-                raise UserError(f"{words}; see to the nodes, then go on with `fedptr resume {server.folder}`") from None
-            print_notice(f"round {t + 1} does not count and is asked again: {error}")
+                raise UserError(f"{words}; check the nodes, then resume with `fedptr resume {server.folder}`") from None
+            print_notice(f"round {t + 1} does not count and is repeated: {error}")
             time.sleep(min(5.0, rules.poll * 10))
 
 
 def make_oldest_round(store: CheckpointStore, plan: Plan) -> Callable[[int], int]:
-    """Which round of a client's state the oldest kept checkpoint has; 0 = the run may begin again."""
+    """A function: client -> the round of its state in the oldest checkpoint; 0 = the run may start again."""
 
     def oldest(i: int) -> int:
         if not plan.run.checkpoint_every:
@@ -195,7 +195,7 @@ def make_oldest_round(store: CheckpointStore, plan: Plan) -> Callable[[int], int
 
 
 def make_split(roster: Roster) -> Split:
-    """How many samples each client has, in the form of a split; which they are only the nodes know."""
+    """The clients' numbers of samples in the form of a split; only the nodes know which samples they are."""
     sizes = roster.sizes()
     rows = torch.arange(sum(sizes)).split(sizes)
     return Split(tuple(part.numpy() for part in rows), sum(sizes), origin="the nodes' own data")

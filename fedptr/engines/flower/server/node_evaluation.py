@@ -12,7 +12,7 @@ from fedptr.types import State
 
 
 def evaluate_on_nodes(remote: RemoteCohort, server: State) -> dict[str, Any]:
-    """`test_accuracy`, `test_loss`, and which clients they are from. Every node that is there is asked."""
+    """`test_accuracy`, `test_loss`, and which clients they are from. Asks every node that is online and free."""
     roster, courier = remote.roster, remote.courier
     model = {name: value for name, value in server.items() if name in ("x", "buffers")}
     busy = courier.busy_nodes()

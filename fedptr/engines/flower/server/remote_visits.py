@@ -1,7 +1,7 @@
-"""A cohort's visits over the network: `fedptr.core.federation.visit_in_process` for clients that are elsewhere.
+"""The clients of a round over the network: `fedptr.core.federation.visit_in_process` for clients that are elsewhere.
 
-What arrives is not trusted. A reply that is not of the model's shape and type, not finite, longer than the bound, or of
-another round or size than was asked for, is dropped, and the record says whose it was and why.
+Nothing that arrives is trusted. A reply with another shape or type than the model's, with numbers that are not finite,
+beyond the bound, or for another round or size than asked, is dropped. The record says whose it was and why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TooFewRepliesError(Exception):
 
 @dataclass
 class RemoteCohort:
-    """Everything a question to a node needs besides the round itself."""
+    """The nodes that are a round's clients, and what every question to them needs."""
 
     courier: Courier
     roster: Roster
@@ -46,7 +46,7 @@ class RemoteCohort:
     attempt: int
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
     privacy: Privacy
-    anew: set[int] = field(default_factory=set)  # clients that lost their state and may begin again
+    anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
 
     def make_words(self, kind: str) -> dict[str, Any]:
         return {
@@ -77,7 +77,7 @@ class RemoteCohort:
                 dropped[i] = f"{self.roster.members[i].name} {what}"
             else:
                 orders[i] = Parcel(self.make_order(site, i, states.get(i)), blocks)
-        # Differential privacy counts with every cohort that is drawn: one must not be drawn again for being small.
+        # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
         least = 0 if self.privacy.clip else self.rules.min_replies
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
@@ -101,7 +101,7 @@ class RemoteCohort:
     def ask_each(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
-        """By client: what came, if it is as it must be, and why nothing usable did."""
+        """By client: the visits whose replies pass all checks, and why the others failed."""
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
         answers = self.courier.ask_nodes("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
@@ -130,7 +130,7 @@ class RemoteCohort:
     def ask_for_sum(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> tuple[dict[int, Visit], dict[int, str]]:
-        """The same by secure aggregation: every client's reply is the mean of all, and that is all there is."""
+        """The same by secure aggregation: every client's reply is the mean of all; the server sees nothing else."""
         from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError
         from fedptr.engines.flower.server.secure_aggregation import collect_mean, rounding_step
 
@@ -157,7 +157,7 @@ class RemoteCohort:
                 )
                 for node, words in got.words.items()
             }
-        except (UnmaskableError, ReplyError) as error:  # which of them sent what is not known
+        except (UnmaskableError, ReplyError) as error:  # nobody knows which node sent what
             raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
         return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
@@ -176,7 +176,7 @@ class RemoteCohort:
         }
 
     def check_words(self, words: Mapping[str, Any], site: Site) -> float:
-        """The seconds a reply tells of, if it is the reply to what was asked."""
+        """The seconds that a reply reports; raises unless it is the reply to this question."""
         asked = {"kind": "trained", "round": site.round, "attempt": self.attempt, "size": site.size}
         for name, value in asked.items():
             if words.get(name) != value or type(words.get(name)) is not type(value):
@@ -187,7 +187,7 @@ class RemoteCohort:
         return seconds
 
     def check_bounds(self, reply: State, msg: State) -> None:
-        """Raises unless the numbers are of the model's shape and type, finite, and no longer than the bound."""
+        """Raises unless the numbers have the model's shape and type, are finite, and have a norm within the bound."""
         check_reply(reply, msg)
         x = msg["x"]
         bound = self.rules.norm_bound * (1 + float(x.norm()))

@@ -1,4 +1,4 @@
-"""Who takes part: the nodes that joined, under which number, and where they are now."""
+"""Who takes part: the nodes that joined, their numbers, and whether they are online."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGAIN = 60.0  # seconds after which a node that was refused is asked again
 
 @dataclass(frozen=True)
 class Member:
-    """A client that joined; it stays one when its node is lost."""
+    """A client that joined; it stays a client when its node is lost."""
 
     name: str
     number: int
@@ -44,11 +44,11 @@ class Roster:
         return cls({entry["number"]: Member(**entry) for entry in json.loads(text)}, registered)
 
     def sizes(self) -> list[int]:
-        """By client number; 0 where there is none."""
+        """Samples by client number; 0 where there is no such client."""
         return [self.members[i].size if i in self.members else 0 for i in range(max(self.members, default=-1) + 1)]
 
     def unknown_nodes(self, online: set[int]) -> list[int]:
-        """Nodes that are online and have not been talked to, or not for a while."""
+        """Nodes that are online and not asked yet, or refused some time ago."""
         now, known = time.monotonic(), set(self.nodes.values())
         return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
 
@@ -57,7 +57,7 @@ class Roster:
         return reason
 
     def admit(self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], most: int) -> Member:
-        """Takes a node in, or refuses it in one sentence that names it."""
+        """Admits a node, or refuses it with an error that names it."""
         offer, member = read_offer(words, most)
         self.check_registered(node, member)
         check_offer_fits(offer, agreed)
@@ -76,7 +76,7 @@ class Roster:
         return member
 
     def check_registered(self, node: int, member: Member) -> None:
-        """Whether this key is the one of that node; where keys are known, a node cannot pass for another."""
+        """Raises unless this key belongs to that node: where keys are known, a node cannot pass for another."""
         if self.registered is None:
             return
         known = json.loads(self.registered.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ class Roster:
 
 
 def read_offer(words: Mapping[str, Any], most: int) -> tuple[Offer, Member]:
-    """What a node said of itself, every value checked."""
+    """What a node said about itself; raises where a value cannot be right."""
 
     def whole(name: str, least: int, limit: int) -> int:
         value = words.get(name)

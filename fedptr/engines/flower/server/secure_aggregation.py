@@ -29,7 +29,7 @@ KEYS = 120.0  # seconds for the messages that take no training
 
 
 def rounding_step(bound: float) -> float:
-    """The distance of two levels.
+    """The distance between two levels.
 
     >>> resolution(8.0) < 4e-6
     True
@@ -136,7 +136,7 @@ def read_entries(reply: Message, kinds: Mapping[str, type]) -> dict[str, list[An
         value = None if record is None else record.get(name)
         values = value if isinstance(value, list) else [value]
         if not all(type(entry) is kind for entry in values):
-            raise ReplyError(f"sent no sound {name!r} for secure aggregation")
+            raise ReplyError(f"sent no valid {name!r} for secure aggregation")
         found[name] = values
     return found
 

@@ -1,4 +1,4 @@
-"""status.json in a run folder: what a deployed run is doing now, for `fedptr status`. It decides nothing."""
+"""status.json in a run folder: what a deployed run is doing now, for `fedptr status`. Nothing depends on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def write_problem(folder: Path, problem: str) -> None:
-    """The run stopped, and why."""
+    """Notes why the run stopped."""
     write_text(
         folder / NAME, json.dumps({**read_status(folder), "at": time.time(), "problem": problem}, indent=1) + "\n"
     )

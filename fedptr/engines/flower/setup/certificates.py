@@ -34,7 +34,7 @@ def encode_pem(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def make_authority(folder: Path, days: int) -> None:
-    """ca.key and ca.crt: whoever has the certificate trusts servers that the key has signed, and no others."""
+    """ca.key and ca.crt: who has the certificate trusts servers that the key has signed, and no others."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedptr federation")])
     builder = start_certificate(name, name, key, days).add_extension(
@@ -64,7 +64,7 @@ def make_server(folder: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def make_node(folder: Path, name: str) -> bytes:
-    """key and key.pub of a node, in the form of OpenSSH, as Flower wants them; returns the public one."""
+    """key and key.pub of a node, in the OpenSSH format that Flower needs; returns the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, NONE)
     write_private(folder / "key", private)
@@ -100,7 +100,7 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 def load_file(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
-    """What a file holds, or in one sentence that it does not."""
+    """The parsed content of a file; UserError where it is missing or something else."""
     try:
         return parse(path.read_bytes())
     except (OSError, ValueError, TypeError):
@@ -123,7 +123,7 @@ def load_public_half(path: Path) -> bytes:
 
 
 def load_public_key(path: Path) -> bytes:
-    """Of a node's .pub file."""
+    """The key in a node's .pub file."""
     return load_file(path, "public key", lambda content: encode_public_key(serialization.load_ssh_public_key(content)))
 
 

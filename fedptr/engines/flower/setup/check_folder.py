@@ -1,4 +1,4 @@
-"""`fedptr deploy check`: what is wrong with a server's or a node's folder, before it fails."""
+"""`fedptr deploy check`: finds what is wrong with a server's or a node's folder before it fails."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedptr.runs.plan import load_plan
 
 TESTED = ((1, 41), (1, 43))  # from the first on, before the second
 SOON = 30  # days
-Finding = tuple[bool, str]  # whether it is well, and what
+Finding = tuple[bool, str]  # whether it is right, and what was found
 
 
 def check_folder(folder: Path) -> int:
-    """Prints every finding; 0 if all is well, 2 if not."""
+    """Prints every finding; 0 if all is right, 2 if not."""
     if (folder / deploy_plan.NAME).exists():
         findings = check_server(folder)
     elif (folder / node_plan.NAME).exists():
@@ -93,8 +93,8 @@ def check_node(folder: Path) -> Iterator[Finding]:
 
 
 def check_own_models(folder: Path) -> Iterator[Finding]:
-    """Whether the models that node.toml names can be made, for the node's own data."""
-    with contextlib.suppress(UserError):  # said before
+    """Whether the models that node.toml names can be built for the node's own data."""
+    with contextlib.suppress(UserError):  # reported before
         plan = node_plan.read_node_plan(folder)
         dataset, _ = node_plan.load_own_data(plan)
         channels, height, width = dataset.train_x.shape[1:]
@@ -125,7 +125,7 @@ def try_to_get(what: str, get: Callable[[], str]) -> Iterator[Finding]:
 
 
 def check_file(load: Callable[[Path], object], path: Path) -> str:
-    """That a file holds what it should; UserError where it does not."""
+    """The file's name; UserError where it does not hold what it should."""
     load(path)
     return path.name
 
@@ -161,7 +161,7 @@ def check_certificates(folder: Path, host: str) -> Iterator[Finding]:
 
 
 def check_connection(host: str, port: int, authority: Path | None) -> Iterator[Finding]:
-    """Whether the SuperLink answers, and as the one we trust."""
+    """Whether the SuperLink answers, with a certificate that we trust."""
     where = f"{host}:{port}"
     try:
         with socket.create_connection((host, port), timeout=5) as stream:

@@ -1,4 +1,4 @@
-"""`fedptr deploy init`: a folder with all that a federation needs, ready to be copied to its machines.
+"""`fedptr deploy init`: makes a folder with all that a federation needs, to be copied to its machines.
 
 README.md         the commands
 server/           plan, rules, Flower app, certificates, public keys, start script, systemd unit
@@ -27,7 +27,7 @@ from fedptr.methods import PTR, address
 from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
-LOCAL = 9100  # a node's own processes talk over this port plus its number, on its machine alone
+LOCAL = 9100  # plus the node's number: the port over which its own processes talk, on its machine only
 HERE = ("localhost", "127.0.0.1")
 
 
@@ -63,7 +63,7 @@ def init_federation(
     federation.check()
     try:
         write_federation(folder, plan, federation, nodes, rules)
-    except BaseException:  # so that the command, mended, finds it empty again
+    except BaseException:  # the corrected command must find it empty
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -77,7 +77,7 @@ def write_federation(
     write_text(server / "plan.toml", plan.toml())
     link = {"address": federation.address, "nodes": "" if federation.insecure else REGISTER}
     write_text(server / deploy_plan.NAME, tomli_w.dumps({"deploy": dict(rules), "flower": link}))
-    deploy_plan.read_deploy_plan(server)  # says what is wrong with the rules
+    deploy_plan.read_deploy_plan(server)  # raises where a rule is wrong
     for name, text in templates.APP_FILES.items():
         (server / "app" / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(server / "app" / name, text)
@@ -106,7 +106,7 @@ def write_server_scripts(server: Path, federation: Federation) -> None:
 
 
 def add_node(server: Path, name: str, data: str, federation: Federation) -> Path:
-    """One more node: its folder, its key, and its line in the server's register."""
+    """Adds a node: its folder, its key, and its line in the server's register."""
     check_name(name)
     known = read_register(server)
     if name in known:
@@ -146,7 +146,7 @@ def read_register(server: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_federation(server: Path) -> Federation:
-    """As `init` was told, from what it wrote."""
+    """What `init_federation` was given, from what it wrote."""
     host, _, port = deploy_plan.read_deploy_plan(server).flower.address.rpartition(":")
     return Federation(host, int(port), not (server / "ca.crt").exists(), 0)
 

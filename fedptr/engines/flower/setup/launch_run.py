@@ -29,12 +29,12 @@ ENV = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-LOST = 20.0  # seconds without a server in the run folder after which it is taken for dead
+LOST = 20.0  # seconds without a server in the run folder before it counts as dead
 START = 300.0  # seconds for Flower to start the server
 
 
 def write_run_folder(server: Path, out: Path) -> None:
-    """The run folder: the plan, and the rules with every path made absolute."""
+    """Writes the plan, and the rules with absolute paths."""
     plan, rules = load_plan(server), deploy_plan.read_deploy_plan(server)
     home = server.absolute() / "flower"
     nodes = str(server.absolute() / rules.flower.nodes) if rules.flower.nodes else ""
@@ -44,10 +44,10 @@ def write_run_folder(server: Path, out: Path) -> None:
 
 
 def submit_run(out: Path) -> None:
-    """Registers keys that are not yet, and starts the run on the SuperLink."""
+    """Registers new keys, and starts the run on the SuperLink."""
     link = deploy_plan.read_deploy_plan(out).flower
     if not link.app:
-        raise UserError(f"{out} was simulated; do it again with `fedptr deploy simulate`, or `fedptr run` its plan")
+        raise UserError(f"{out} was simulated; repeat it with `fedptr deploy simulate`, or `fedptr run` its plan")
     server = Path(link.app).parent
     write_flower_config(server, Path(link.home))
     if link.nodes:
@@ -56,7 +56,7 @@ def submit_run(out: Path) -> None:
 
 
 def write_flower_config(server: Path, home: Path) -> None:
-    """Flower's own configuration, for this machine alone."""
+    """Flower's own configuration, for this machine only."""
     federation = read_federation(server)
     secure = {"insecure": True} if federation.insecure else {"root-certificates": str(server.absolute() / "ca.crt")}
     connection = {"address": f"127.0.0.1:{federation.port}", **secure}
@@ -83,7 +83,7 @@ def register_keys(server: Path) -> None:
 
 
 def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
-    """Flower's command line; its JSON answer, or what it complained about in one sentence."""
+    """Calls Flower's command line; returns its JSON answer, or raises its complaint in one sentence."""
     command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
     env = {**os.environ, **ENV, "FLWR_HOME": str((server / "flower").absolute())}
     done = subprocess.run(command, env=env, cwd=server, capture_output=True, text=True, check=False)
@@ -102,7 +102,7 @@ def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
 
 
 def follow_run(out: Path, show: Callable[[Record], None]) -> None:
-    """Shows rounds as they come, until the run is finished; raises where it stops."""
+    """Shows rounds as they come until the run is finished; raises if it stops."""
     began = time.time()
     shown, alive = len(whole_lines(out)), began + START
     while True:
@@ -119,12 +119,12 @@ def follow_run(out: Path, show: Callable[[Record], None]) -> None:
         if is_folder_in_use(out):
             alive = time.time() + LOST
         elif time.time() > alive:
-            raise UserError(f"the server of {out} is gone; see Flower's log, then go on with `fedptr resume {out}`")
+            raise UserError(f"the server of {out} has ended; see Flower's log, then resume with `fedptr resume {out}`")
         time.sleep(0.5)
 
 
 def is_folder_in_use(out: Path) -> bool:
-    """Whether a process has the run folder."""
+    """Whether a process uses the run folder."""
     try:
         with open(out / lock.NAME, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

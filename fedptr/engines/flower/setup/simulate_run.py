@@ -1,7 +1,7 @@
-"""`fedptr deploy simulate`: the same ServerApp and ClientApp in Flower's simulation (Ray), on this machine alone.
+"""`fedptr deploy simulate`: the same ServerApp and ClientApp in Flower's simulation (Ray), on this machine only.
 
 Client i of the plan's split is a simulated node. The SuperLink is started for this run, on a free port of the loopback
-interface, and ends with it. It is started in an empty folder: Ray's workers would import a package from there first.
+interface, and ends with it. Its working folder is empty, because Ray's workers import packages from there first.
 """
 
 from __future__ import annotations

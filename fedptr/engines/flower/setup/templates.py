@@ -1,10 +1,10 @@
-"""The text of what `fedptr deploy init` writes: the Flower app, start scripts, systemd units, the commands in words."""
+"""The texts that `fedptr deploy init` writes: the Flower app, start scripts, systemd units, and a README."""
 
 from __future__ import annotations
 
 APP = """\
-# The Flower app. Both halves are in the installed fedptr, so nothing is bundled and nothing installed on the way:
-# torch is not listed here, or Flower would resolve one of its own.
+# The Flower app. Both halves are in the installed fedptr, so nothing is bundled or installed.
+# torch is not listed here, because Flower would install another one.
 [project]
 name = "fedptr-app"
 version = "1.0.0"
@@ -47,7 +47,7 @@ export OMP_WAIT_POLICY=passive
 umask 077
 """
 LOUD = """\
-echo "INSECURE: nothing is encrypted and anybody may take part. Never do this outside of a trial on one machine." >&2
+echo "INSECURE: nothing is encrypted and anybody may take part. Only for a trial on one machine." >&2
 """
 SUPERLINK = """\
 exec "$BIN/python" -m fedptr.engines.flower.superlink \\
@@ -105,10 +105,10 @@ The server `{address}` must be reachable from the nodes (TCP port {port}); the n
 | the server | `server/` | `server/superlink.sh`, or as a service: `server/fedptr-superlink.service` |
 {rows}
 
-Everywhere: `pip install 'fedptr[flower]'`, the same version. Put each node's data where its `node.toml` says, and see
+Everywhere: `pip install 'fedptr[flower]'`, the same version. Put each node's data where its `node.toml` says, and check
 with `fedptr deploy check nodes/NAME` (on the server: `fedptr deploy check server`) what is still missing.
 
-The SuperLink is told the nodes' keys once it is running. Nodes may be started before: they try until they are let in.
+Register the nodes' keys once the SuperLink is running. Nodes may start before that: they try until they are let in.
 
 ```
 fedptr deploy register server        # on the server
@@ -120,12 +120,12 @@ Then, on the server:
 fedptr deploy run server             # starts the run in server/run, and shows its rounds
 fedptr status server/run             # rounds, nodes, when they were last seen, accuracy
 fedptr resume server/run             # after anything that stopped it
-fedptr deploy add server NAME        # one more node, also while the run is going on
+fedptr deploy add server NAME        # one more node, also during a run
 ```
 """
 SECURE = """\
 Everything is encrypted (TLS, with a certificate authority of your own, `server/ca.key`), and only nodes whose keys are
-in `server/keys` are let in. A node's folder holds its private key: hand it over on a safe way, and keep no copy on the
+in `server/keys` are let in. A node's folder holds its private key: hand it over safely, and keep no copy on the
 server. Nodes run the fedptr that is installed there and own models that their node.toml names; no program is sent."""
 INSECURE = "**INSECURE: nothing is encrypted and anybody may take part. For a trial on one machine only.**"
 

@@ -1,7 +1,7 @@
 """What server and nodes agree on before the first round: the classes, the images' shape, and their normalisation.
 
-Every node says which classes it has, by name, and the moments of its images; the agreed classes are all of them, and a
-node's own numbers become the agreed ones. Who comes later must fit what was agreed.
+Every node sends the names of its classes and the moments of its images. The agreed classes are all of them, and each
+node translates its labels to the agreed numbers. A node that joins later must fit the agreement.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Agreement:
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    images: int  # of all nodes at the beginning: decides how a run is computed, so it stays what it was
+    images: int  # of all nodes at the start; fixed, because it decides how a run is computed
 
     def to_words(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,7 +69,7 @@ def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agre
 
 
 def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") -> None:
-    """Refuses by name what does not fit."""
+    """Raises, with the node's name, where an offer does not fit."""
     if offer.shape != agreed.shape:
         own, all_ = ("×".join(map(str, shape)) for shape in (offer.shape, agreed.shape))
         raise UserError(f"node {offer.name} has images of {own}, and {whose} of {all_}; make them alike")
@@ -80,7 +80,7 @@ def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") ->
 
 
 def combine_moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation per channel of all images together; exactly those of each where all have the same."""
+    """Mean and deviation per channel of all images together; where all nodes have the same, exactly these."""
     first = offers[0]
     if all((offer.mean, offer.std) == (first.mean, first.std) for offer in offers):
         return first.mean, first.std
@@ -105,6 +105,6 @@ def translate_dataset(dataset: Dataset, agreed: Agreement) -> Dataset:
 
 
 def make_empty_dataset(agreed: Agreement) -> Dataset:
-    """A dataset without images, for a server that has none: the model is made from its shape and classes."""
+    """A dataset without images, for a server without data: the model needs only their shape and the classes."""
     x, y = np.zeros((0, *agreed.shape), np.uint8), np.zeros(0, np.int64)
     return Dataset("nodes", x, y, x, y, agreed.mean, agreed.std, agreed.classes, "the nodes' own data")

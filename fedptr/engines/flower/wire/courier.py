@@ -1,8 +1,8 @@
 """Parcels to nodes and back, over the push and pull of a Flower grid.
 
-Flower's own strategies take one record per reply, begin at round 1, look every three seconds and wait for ever. Here a
-question has a deadline. Who goes offline is not waited for; who is late is told apart from who is lost: until its
-answer comes or its message has expired, a node is busy and is not asked again.
+Flower's own strategies take one record per reply, start at round 1, look every three seconds and wait for ever. Here a
+question has a deadline, and a node that goes offline is not waited for. A late node is not a lost one: until its answer
+comes or its message expires, it is busy and is not asked again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.errors import ReplyError
 
 TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
-LOOK = 2.0  # seconds between two looks at who is online
-FRESH = 5  # polls for which a look at who is online is good
-LAZY = 0.05  # of the time waited so far, between two looks for replies: a long round is not disturbed by many
-GRACE = 60.0  # seconds for which a late answer is still taken note of
+LOOK = 2.0  # seconds between two checks who is online
+FRESH = 5  # polls for which a check who is online stays valid
+LAZY = 0.05  # of the time waited so far, between two checks for replies: a long round needs fewer
+GRACE = 60.0  # seconds for which a late answer is still counted
 
 
 @dataclass
@@ -41,24 +41,24 @@ class Courier:
         self.seen: tuple[float, set[int]] = (-1e9, set())
 
     def online_nodes(self, fresh: bool = False) -> set[int]:
-        """The nodes that are there: now, or as of at most a moment ago."""
+        """The nodes that are online now, or were a moment ago."""
         now = time.monotonic()
         if fresh or now - self.seen[0] > self.poll * FRESH:
             self.seen = now, set(self.grid.get_node_ids())
         return self.seen[1]
 
     def busy_nodes(self) -> set[int]:
-        """Nodes that have not answered yet; answers that came late are counted and thrown away."""
+        """Nodes that have not answered yet; late answers are counted and dropped."""
         if self.owed:
             for message in self.grid.pull_messages(list(self.owed)):
                 if self.owed.pop(message.metadata.reply_to_message_id, None) and not message.has_error():
                     self.late += 1
-        now, online = time.monotonic(), self.online_nodes()  # who went offline has lost the question
+        now, online = time.monotonic(), self.online_nodes()  # a node that went offline has lost the question
         self.owed = {name: owed for name, owed in self.owed.items() if owed[0] in online and owed[1] > now}
         return {node for node, _ in self.owed.values()}
 
     def ask_nodes(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
-        """Sends, and waits until everyone answered, failed, went offline or is late."""
+        """Sends, and waits until every node has answered, failed, gone offline or is late."""
         ttl = timeout + GRACE
         messages = {n: Message(to_records(p), n, TYPES[kind], ttl=ttl, group_id=group) for n, p in parcels.items()}
         replies, failures = self.exchange_messages(messages, timeout)
@@ -70,7 +70,7 @@ class Courier:
     def exchange_messages(
         self, messages: Mapping[int, Message], timeout: float
     ) -> tuple[dict[int, Message], dict[int, str]]:
-        """The same for any messages, by node: the replies, and why there is none."""
+        """The same for any messages, by node: the replies, and why the others are missing."""
         replies: dict[int, Message] = {}
         failures: dict[int, str] = {}
         waiting = self.send_messages(messages, failures)
@@ -117,7 +117,7 @@ class Courier:
 
 
 def drop_offline_nodes(waiting: dict[str, int], online: Iterable[int], failures: dict[int, str]) -> None:
-    """Who went offline is not waited for."""
+    """Stops waiting for nodes that went offline."""
     there = set(online)
     for name, node in list(waiting.items()):
         if node not in there:

@@ -15,7 +15,7 @@ from fedptr.engines.flower.patches.message_identity import set_message_id, set_s
 
 
 class LocalGrid(Grid):
-    """Nodes are 101, 102 …; one in `offline` is not there. `change` sees every reply, and may hold it back."""
+    """Nodes are 101, 102 …; those in `offline` are away. `change` sees every reply, and may drop it."""
 
     def __init__(
         self,

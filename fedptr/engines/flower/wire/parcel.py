@@ -1,7 +1,7 @@
 """What travels: words (JSON) and arrays (raw bytes with a type and a shape). Neither torch nor Flower is needed here.
 
-A parcel is what a Flower message holds and what a node's two processes hand to each other. Nothing in it is ever
-executed or unpickled, and whoever opens one has first checked that every array is what it says.
+A Flower message holds a parcel, and a node's two processes pass parcels to each other. Nothing in a parcel is executed
+or unpickled, and every array is checked against its type and shape before it is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedptr.errors import ReplyError
 PROTOCOL = 1  # of the words in parcels between server and nodes; a node refuses another
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 DIMENSIONS = 8  # more than any tensor here has
-LARGEST = 1 << 40  # bytes; a length that is beyond this is no length
+LARGEST = 1 << 40  # bytes; a longer length is damage
 
 
 class Block(NamedTuple):
@@ -48,7 +48,7 @@ def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
     if not isinstance(shape, (list, tuple)) or len(shape) > DIMENSIONS:
         raise ReplyError(f"its {name!r} has no shape")
     if not all(type(n) is int and 0 <= n < LARGEST for n in shape):
-        raise ReplyError(f"its {name!r} has a shape that is none")
+        raise ReplyError(f"its {name!r} has no valid shape")
     if not isinstance(data, bytes) or len(data) != math.prod(shape) * SIZES[dtype]:
         raise ReplyError(f"its {name!r} has bytes that do not fit its shape")
     return Block(dtype, tuple(shape), data)
@@ -85,7 +85,7 @@ def read_parcel(receive: Callable[[int], bytes]) -> Parcel:
         raise ReplyError("its head has no words and arrays")
     for entry in arrays:
         if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) is not int or not 0 <= entry[3] < LARGEST:
-            raise ReplyError("its head has an array that is none")
+            raise ReplyError("its head describes no valid array")
         name, dtype, shape, size = entry
         blocks[str(name)] = check_block(name, dtype, shape, receive(size))
     return Parcel(words, blocks)
