@@ -171,8 +171,10 @@ def test_the_clients_of_a_killed_worker_are_run_again(pool: Pool, monkeypatch: p
     whole = {"local": {"batch": 1000}, "run": {"participation": 1.0, "rounds": 3}}
     tables = plan("scaffold", model={"name": "own:waiting"}, **whole)
     lost: list[list[int]] = []
-    note = Round.lost
-    monkeypatch.setattr(Round, "lost", lambda self, group, reason: (lost.append(group), note(self, group, reason)))
+    note = Round.return_clients
+    monkeypatch.setattr(
+        Round, "return_clients", lambda self, group, reason: (lost.append(group), note(self, group, reason))
+    )
     with Killer(tables, prepare(tables), pool) as workers:
         there = runs(tables, workers)
         assert workers.count == 2
@@ -287,8 +289,8 @@ def test_a_run_may_move_between_engines(pool: Pool, tmp_path: Path, monkeypatch,
 
 def test_a_comparison_shares_its_workers(pool: Pool, tmp_path: Path, monkeypatch) -> None:
     taken: list[bool] = []
-    take = Pool.take
-    monkeypatch.setattr(Pool, "take", lambda self: (taken.append(bool(self.workers)), take(self))[1])
+    take = Pool.take_worker
+    monkeypatch.setattr(Pool, "take_worker", lambda self: (taken.append(bool(self.workers)), take(self))[1])
     argv = ["compare", *HALF, "--methods", "fedavg,scaffold", "--rounds", "2", "--set", "machine.workers=2"]
     assert main([*argv, "--engine", "ray", "--out", str(tmp_path / "ray")]) == 0
     assert taken == [False, False, True, True]
