@@ -19,26 +19,25 @@ point, as in FedAvg; each client still drifts by its own gradient, only α times
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedptr.core.local_training import Local
 from fedptr.core.method import Cost, Oracle, Rule, Site, drift
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.scaffold import counted_steps
+from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
 from fedptr.plots import DOTS, Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
 
 
 @dataclass(frozen=True)
-class FedCM(FedAvg):
+class FedCM(OwnMomentum, FedAvg):
     alpha: float = setting(0.1, "part α of the client's own gradient in a step", gt=0, le=1)
     server_lr: float = setting(1.0, "global step size η_g", gt=0)
-    momentum: float | Literal["local"] = setting(0.0, 'local momentum; "local" = as in local.momentum', ge=0, lt=1)
+    momentum: float | Literal["local"] = momentum_setting()
 
     name: ClassVar[str] = "fedcm"
     idea: ClassVar[str] = "mixes every local gradient with the last round's mean direction: α g + (1−α) Δ̄"
@@ -56,9 +55,6 @@ class FedCM(FedAvg):
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "delta": torch.zeros_like(x)}
-
-    def settings(self, local: Local) -> Local:
-        return local if self.momentum == "local" else replace(local, momentum=self.momentum)
 
     def broadcast(self, server: State, site: Site) -> tuple[State, State]:
         return {"x": server["x"], "delta": server["delta"]}, server

@@ -13,27 +13,26 @@ Numbered details:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedptr.core.local_training import Local
 from fedptr.core.method import Cost, Oracle, Rule, Site, drift, spread
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.scaffold import counted_steps
+from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
 from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
-class FedDC(FedAvg):
+class FedDC(OwnMomentum, FedAvg):
     weighting: Literal["samples", "uniform"] = setting("uniform", "how the clients' models are averaged")
     alpha: float = setting(0.1, "strength α of the drift penalty", gt=0)
     control: bool = setting(True, "use the control variates; without them FedDC is FedDyn")
-    momentum: float | Literal["local"] = setting(0.0, 'local momentum; "local" = as in local.momentum', ge=0, lt=1)
+    momentum: float | Literal["local"] = momentum_setting()
     momentum_correction: bool = setting(True, "count local steps as momentum makes them count")
     weighted: bool = setting(False, "weigh penalty and control variates by client size")
 
@@ -56,9 +55,6 @@ class FedDC(FedAvg):
 
     def client_init(self, x: Tensor, site: Site) -> State:
         return {"h_i": torch.zeros_like(x), "c_i": torch.zeros_like(x)}
-
-    def settings(self, local: Local) -> Local:
-        return local if self.momentum == "local" else replace(local, momentum=self.momentum)
 
     def omega(self, site: Site) -> float:
         return site.share if self.weighted else 1.0

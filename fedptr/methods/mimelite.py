@@ -18,25 +18,25 @@ gradients that have drifted; the rest is s, which at rest is c, a gradient at x.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedptr.core.local_training import Local
 from fedptr.core.method import Cost, Effort, Oracle, Rule, Site
 from fedptr.core.task import full_gradient
 from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.own_momentum import OwnMomentum, momentum_setting
 from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
 
 
 @dataclass(frozen=True)
-class MimeLite(FedAvg):
+class MimeLite(OwnMomentum, FedAvg):
     beta: float = setting(0.9, "momentum β of the server's optimiser", ge=0, lt=1)
-    momentum: float | Literal["local"] = setting(0.0, 'local momentum; "local" = as in local.momentum', ge=0, lt=1)
+    momentum: float | Literal["local"] = momentum_setting()
 
     name: ClassVar[str] = "mimelite"
     idea: ClassVar[str] = "local steps with the server's momentum, frozen meanwhile: (1−β) g + β s"
@@ -55,9 +55,6 @@ class MimeLite(FedAvg):
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "s": torch.zeros_like(x)}
-
-    def settings(self, local: Local) -> Local:
-        return local if self.momentum == "local" else replace(local, momentum=self.momentum)
 
     def broadcast(self, server: State, site: Site) -> tuple[State, State]:
         return {"x": server["x"], "s": server["s"]}, server

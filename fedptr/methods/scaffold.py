@@ -17,27 +17,27 @@ Numbered details:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedptr.core.local_training import Local
 from fedptr.core.method import Cost, Effort, Oracle, Rule, Site, spread
 from fedptr.core.task import full_gradient
 from fedptr.methods.fedavg import FedAvg
+from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
 from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
-class Scaffold(FedAvg):
+class Scaffold(OwnMomentum, FedAvg):
     weighting: Literal["samples", "uniform"] = setting("uniform", "how the clients' models are averaged")
     option: Literal["I", "II"] = setting("II", "new c_i: I = full-batch gradient at x, II = mean of the steps taken")
     server_lr: float = setting(1.0, "global step size η_g", gt=0)
-    momentum: float | Literal["local"] = setting(0.0, 'local momentum; "local" = as in local.momentum', ge=0, lt=1)
+    momentum: float | Literal["local"] = momentum_setting()
     momentum_correction: bool = setting(True, "count local steps as momentum makes them count")
     weighted_controls: bool = setting(False, "weigh the control variates by client size")
 
@@ -66,9 +66,6 @@ class Scaffold(FedAvg):
     def client_init(self, x: Tensor, site: Site) -> State:
         return {"c_i": torch.zeros_like(x)}
 
-    def settings(self, local: Local) -> Local:
-        return local if self.momentum == "local" else replace(local, momentum=self.momentum)
-
     def omega(self, site: Site) -> float:
         return site.share if self.weighted_controls else 1.0
 
@@ -90,12 +87,3 @@ class Scaffold(FedAvg):
         x, mean = server["x"], self.mean(replies)
         x = mean if self.server_lr == 1 else x + self.server_lr * (mean - x)
         return {**server, "x": x, "c": server["c"] + spread((r.state["delta"] for r in replies), site)}
-
-
-def counted_steps(K: int, rho: float) -> float:
-    """Σ over K momentum steps of the weight a constant gradient gets: K without momentum, towards K/(1−ρ) with it.
-
-    >>> round(counted_steps(10, 0.5), 1)
-    18.0
-    """
-    return (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)

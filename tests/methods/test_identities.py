@@ -17,7 +17,7 @@ from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
 from fedptr.core.task import full_gradient
 from fedptr.methods import FedAvg, FedDC, FedDyn, FedProx, Scaffold
-from fedptr.methods.scaffold import counted_steps
+from fedptr.methods.own_momentum import counted_steps
 
 ONE_STEP = replace(LOCAL, batch=100)
 PLAIN = replace(LOCAL, momentum=0.0)
