@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def page(method: type[Method]) -> str:
     """A method: its rule, cost, details, settings, and all of its code."""
-    source, cost = Path(inspect.getfile(method)).relative_to(ROOT), method.cost.in_words()
+    source, cost = f"{method.__module__.replace('.', '/')}.py", method.cost.in_words()
     parts = [
         f"# {method.name}",
         f"{sentence(method.idea)}",
@@ -105,7 +105,7 @@ def theory(method: type[Method]) -> str:
 
 def modules(method: type[Method]) -> list[Any]:
     """The method's module, and those of its parts other than FedAvg."""
-    found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, object)]
+    found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, Method, object)]
     if any("trajectory" in str(module) for module in found):
         import fedptr.methods.ptr.matching
 

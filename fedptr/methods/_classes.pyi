@@ -1,4 +1,4 @@
-# Written by tests/methods/test_stub.py from the classes in this folder.
+# Written by tests/helpers/methods_stub.py from the classes in this folder.
 from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
 from fedptr.methods.fedadam import FedAdam as FedAdam
 from fedptr.methods.fedagm import FedAGM as FedAGM

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from wait_until import PATIENCE
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TOY = '''"""FedNova-like: every client counts by its step, not by how many steps it made.
 
@@ -66,7 +68,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(folder: Path, *argv: str, code: int = 0) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'docs'}", "COLUMNS": "200"}
     done = subprocess.run(
-        [sys.executable, *argv], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        [sys.executable, *argv], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -120,5 +122,5 @@ def test_its_laws_and_its_theory_are_tested(copy: Path) -> None:
 
 
 def test_its_stub_is_written_by_a_command(copy: Path) -> None:
-    python(copy, "tests/methods/test_stub.py")
+    python(copy, "tests/helpers/methods_stub.py")
     assert "import FedToy as FedToy\n" in (copy / "fedptr" / "methods" / "_classes.pyi").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from wait_until import PATIENCE
 
 from fedptr.cli.main import main
 from fedptr.methods import address, all_methods, get, make
@@ -116,6 +117,7 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert not (here / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_entry_point_is_found_and_a_broken_one_is_left_out(here: Path) -> None:
     """As pip would leave it: a folder with metadata on Python's path."""
     info = here / "own-1.0.dist-info"
@@ -128,7 +130,7 @@ def test_an_entry_point_is_found_and_a_broken_one_is_left_out(here: Path) -> Non
 
     def fedptr(*argv: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fedptr", *argv]
-        return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
     done = fedptr("methods")
     assert done.returncode == 0, done.stderr
