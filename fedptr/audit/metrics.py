@@ -26,7 +26,7 @@ Measures = dict[str, Any]
 def measure_attack(scores: Floats, member: Flags, rng: np.random.Generator, draws: int = DRAWS) -> Measures:
     """All numbers that are reported for one attack."""
     if not np.isfinite(scores).all():
-        raise UserError("the model's outputs are not all finite, so nothing can be said of it; train it anew")
+        raise UserError("the model's outputs are not all finite, so nothing can be said of it; train it again")
     ranking = Ranking.from_scores(scores, member)
     curve = ranking.roc()
     low, high = bootstrap_intervals(ranking, member, rng, draws)

@@ -115,7 +115,7 @@ def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:
-        words = f"stopped with {len(board.done)} of {len(jobs)} {what}s finished; the same command goes on"
+        words = f"stopped with {len(board.done)} of {len(jobs)} {what}s finished; run the same command to continue"
         raise StoppedError(next(iter(jobs)), 0, board.stopped, words)
     for path, (summary, _) in board.done.items():
         if summary["split_sha256"] != jobs[path].split.sha256:

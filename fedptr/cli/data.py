@@ -80,5 +80,5 @@ def check(args: argparse.Namespace) -> int:
         print(f"cache: {folder} agrees")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"cache: {folder} was damaged and has been removed; it is built anew when needed")
+        print(f"cache: {folder} was damaged and has been removed; it is built again when needed")
     return 0

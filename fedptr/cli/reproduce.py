@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("--list", action="store_true", help="list the recipes")
     sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
     sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
-    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with so many seeds (default 3)")
+    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds (default 3)")
     sub.add_argument(
         "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; more can follow"
     )
@@ -72,7 +72,7 @@ def reproduce(args: argparse.Namespace) -> int:
     for path, words in board.failed.items():
         print_notice(f"{path} failed: {words}")
     if board.stopped:
-        words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; the same command goes on"
+        words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; run the same command to continue"
         raise StoppedError(out, 0, board.stopped, words)
     return 1 if board.failed else 0
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    words = "go on with a run or a comparison that was stopped, or that is to have more rounds"
+    words = "continue a run or a comparison that was stopped, or make it longer"
     sub = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
     sub.add_argument("dir", metavar="DIR", help="its folder")
-    more = "go on to this round instead of the plan's last; also when it is finished"
+    more = "continue to this round instead of the last one of the plan; also when it is finished"
     sub.add_argument("--rounds", type=int, metavar="N", help=more)
     add_settings(sub, ENGINE_OPTIONS)
     sub.set_defaults(handler=resume)

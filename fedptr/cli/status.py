@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("status", help="what a deployed run is doing: rounds, nodes, accuracy")
     sub.add_argument("dir", metavar="DIR", help="the run's folder")
-    sub.add_argument("--watch", action="store_true", help="show it anew every two seconds")
+    sub.add_argument("--watch", action="store_true", help="show it again every two seconds")
     sub.set_defaults(handler=status)
 
 

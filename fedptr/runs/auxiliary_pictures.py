@@ -29,7 +29,7 @@ LOOKED_AT = 1000  # training images that tell the range of pixels
 
 
 def due(every: int | Literal["auto"], t: int, total: int) -> bool:
-    """Whether round t (from 1) is to be kept: every so many rounds, and after the last; 0 = never.
+    """Whether round t (from 1) is to be kept: every N rounds, and after the last; 0 = never.
 
     >>> [t for t in range(1, 101) if due("auto", t, 100)] == list(range(5, 101, 5))
     True

@@ -77,7 +77,7 @@ def compare(
                 results[name].append(one(plan, out / name / f"seed{plan.run.seed}", engine))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
-                print_notice(f"{failures[-1]}; the comparison goes on without")
+                print_notice(f"{failures[-1]}; the comparison continues without it")
             except StoppedError as stopped:  # it is the comparison that is to be resumed
                 raise StoppedError(out, stopped.round, stopped.signal_number) from None
         if not any(results.values()):
@@ -146,7 +146,7 @@ def read_order(out: Path) -> dict[str, list[Plan]]:
             raise ValueError
         names = [str(name) for name in names]
     except (TypeError, KeyError, ValueError):
-        raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison anew") from None
+        raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison again") from None
     return plans(with_baselines(tables, names), names, seeds)
 
 

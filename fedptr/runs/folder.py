@@ -38,7 +38,7 @@ def claim(out: Path, force: bool) -> Path:
     try:
         if out.is_dir() and any(out.iterdir()):
             if not force:
-                words = "choose another --out, add --force to replace it, or go on with `fedptr resume`"
+                words = "choose another --out, add --force to replace it, or continue with `fedptr resume`"
                 raise UserError(f"{out} already holds something; {words}")
             if foreign := not_ours(out):
                 raise UserError(f"{foreign} was not made by fedptr, so --force does not replace {out}")

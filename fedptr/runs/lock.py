@@ -22,7 +22,7 @@ class StoppedError(Exception):
     """The run was asked to stop and did, after a round, with everything saved."""
 
     def __init__(self, folder: Path, round_: int, signal_number: int, words: str = "") -> None:
-        super().__init__(words or f"stopped after round {round_}; go on with `fedptr resume {folder}`")
+        super().__init__(words or f"stopped after round {round_}; continue with `fedptr resume {folder}`")
         self.round, self.signal_number = round_, signal_number
 
 

@@ -44,7 +44,7 @@ Tables = dict[str, Any]
 class DataPlan:
     name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder")
     dir: str = setting("", "a folder of datasets to look into first", affects="nothing")
-    subset: int = setting(0, "take a class-balanced subset of so many training images; 0 = all", ge=0)
+    subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", ge=0)
     subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
     seed: int = setting(0, "seed of the subset", ge=0)
     number: int = setting(0, "which of the subsets of this size and seed, which share no image; from 0", ge=0)
@@ -59,13 +59,13 @@ class OutputPlan:
 
     pictures: int | Literal["auto"] = setting(
         "auto",
-        "save the auxiliary images every so many rounds; 0 = never, auto = about 20 times over the run",
+        "save the auxiliary images every N rounds; 0 = never, auto = about 20 times over the run",
         affects="nothing",
         ge=0,
     )
     sets: int = setting(
         0,
-        "save all owners' auxiliary sets after round 1, every so many rounds and the last",
+        "save all owners' auxiliary sets after round 1, every N rounds and the last",
         affects="nothing",
         ge=0,
     )

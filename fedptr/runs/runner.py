@@ -95,7 +95,7 @@ def resume(
             if rounds != plan.run.rounds:
                 plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
-                print_notice(f"{out}: going on after round {start.round} of {plan.run.rounds}")
+                print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
             return run_rounds(plan, experiment, out, show, state_store, start, history or History(out), engine)
 
 
@@ -217,7 +217,7 @@ def newest(
             )
         return run, history
     if problems:
-        raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it anew")
+        raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it again")
     return None, None
 
 

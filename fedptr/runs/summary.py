@@ -61,7 +61,7 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
 def measured(records: list[Record], every: int) -> Record:
     """Accuracy and cost of a run that ended with these rounds.
 
-    Evaluations count that such a run makes: every so many rounds, and after the last. A run that was continued has one
+    Evaluations count that such a run makes: every N rounds, and after the last. A run that was continued has one
     more where it had ended before, which stays in rounds.jsonl.
     """
     last = records[-1]

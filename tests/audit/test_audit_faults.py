@@ -38,7 +38,7 @@ def test_a_killed_audit_goes_on(trained: Path, tmp_path: Path) -> None:
         process.send_signal(how)
         _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == (-9 if how == signal.SIGKILL else 128 + 15), said
-        assert ("the same command goes on" in said) == (how == signal.SIGTERM)
+        assert ("run the same command to continue" in said) == (how == signal.SIGTERM)
         assert len(stamps(hit)) < 4
     before = stamps(hit)
     found = audit(hit, "--attack", "lira", "--shadows", "4")

@@ -307,7 +307,7 @@ def test_asked_to_stop_it_finishes_the_round_and_says_how_to_go_on(tmp_path: Pat
         process.kill()
     assert process.returncode == 128 + stop, err
     assert err.splitlines()[-2] == "fedptr: stopping after this round; again to stop at once"
-    assert re.fullmatch(r"fedptr: stopped after round \d+; go on with `fedptr resume .*out`", err.splitlines()[-1])
+    assert re.fullmatch(r"fedptr: stopped after round \d+; continue with `fedptr resume .*out`", err.splitlines()[-1])
     assert "Traceback" not in err
 
 

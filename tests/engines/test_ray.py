@@ -283,8 +283,8 @@ def test_a_run_may_move_between_engines(pool: Pool, tmp_path: Path, monkeypatch,
     assert main(["resume", out, *ray]) == 0
     assert outcome(tmp_path / "part") == outcome(tmp_path / "whole")
     err = capsys.readouterr().err
-    assert "stopped after round 2; go on" in err
-    assert "going on after round 4 of 6" in err
+    assert "stopped after round 2; continue" in err
+    assert "resuming after round 4 of 6" in err
 
 
 def test_a_comparison_shares_its_workers(pool: Pool, tmp_path: Path, monkeypatch) -> None:

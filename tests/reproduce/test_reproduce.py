@@ -200,7 +200,7 @@ def test_a_queue_survives_a_kill(how: signal.Signals, tmp_path: Path) -> None:
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-9 if how == signal.SIGKILL else 128 + 15), said
     if how == signal.SIGTERM:
-        assert "the same command goes on" in said
+        assert "run the same command to continue" in said
     before = folders(tmp_path)
     again = subprocess.run([*COMMAND, "--out", str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE)
     assert again.returncode == 0, again.stderr

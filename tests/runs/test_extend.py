@@ -96,7 +96,7 @@ def short(made: Path, tmp_path: Path) -> Path:
 def test_a_finished_run_is_continued_from_the_command_line(how: list[str], tmp_path: Path, capsys: Capture) -> None:
     whole, part = run(tmp_path / "whole", 7, *how), run(tmp_path / "part", 4, *how)
     before = (part / "rounds.jsonl").read_bytes()
-    assert "going on after round 4 of 7" in resume(part, capsys, "--rounds", "7")
+    assert "resuming after round 4 of 7" in resume(part, capsys, "--rounds", "7")
     assert outcome(part) == outcome(whole)
     assert timeless(part) == timeless(whole)
     assert (part / "rounds.jsonl").read_bytes().startswith(before), "its history stays"

@@ -79,7 +79,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple]:
         [sys.executable, "-c", script, *argv, "--out", str(base / "part")], capture_output=True, text=True
     )
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert "stopped after round 4; go on with `fedptr resume" in done.stderr
+    assert "stopped after round 4; continue with `fedptr resume" in done.stderr
     return base / "part", outcome(base / "whole")
 
 
@@ -97,7 +97,7 @@ def resume(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> s
 
 
 def test_resume_is_exact(part: Path, stopped, capsys) -> None:
-    assert "going on after round 4 of 6" in resume(part, capsys)
+    assert "resuming after round 4 of 6" in resume(part, capsys)
     assert outcome(part) == stopped[1]
     assert "nothing to do" in resume(part, capsys)
 
