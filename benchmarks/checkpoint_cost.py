@@ -41,14 +41,14 @@ def checkpoint_seconds(clients: int, folder: Path) -> float:
 
 def seconds_per_round() -> tuple[float, float]:
     from fedptr.runs.experiment import prepare
-    from fedptr.runs.plan import check
+    from fedptr.runs.plan import check_plan
     from fedptr.runs.runner import execute
 
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(5):
         for every in (0, 1):
             run = {"rounds": 10, "checkpoint_every": every}
-            plan = check({"run": run, "local": {"batch": 32}, "model": {"width": 16}, "machine": {"threads": 1},
+            plan = check_plan({"run": run, "local": {"batch": 32}, "model": {"width": 16}, "machine": {"threads": 1},
                           "method": {"name": "scaffold"}})  # fmt: skip
             with tempfile.TemporaryDirectory() as folder:
                 experiment = prepare(plan)

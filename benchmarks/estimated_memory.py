@@ -23,7 +23,7 @@ from fedptr.core.federation import federate, last_run
 from fedptr.data.dataset import Dataset
 from fedptr.data.to_samples import to_samples
 from fedptr.runs.experiment import make_task
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 from fedptr.runs.summary import peak_memory, reset_peak_memory
 
 Case = dict[str, Any]
@@ -88,7 +88,7 @@ def estimate_and_measure(
 ) -> tuple[memory_estimate.Estimate, int]:
     """Estimated and measured."""
     torch.set_num_threads(1)
-    plan, cut, channels = check(plan), clients * n, shape[0]
+    plan, cut, channels = check_plan(plan), clients * n, shape[0]
     x = np.random.default_rng(0).integers(0, 256, (cut + tests, *shape), dtype=np.uint8)
     y = np.arange(len(x)) % 10
     moments = ((128.0,) * channels, (64.0,) * channels)

@@ -30,7 +30,7 @@ from fedptr.core.round_record import count_bytes
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import prepare
 from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.plan import Plan, check, load_plan
+from fedptr.runs.plan import Plan, check_plan, load_plan
 from fedptr.runs.rounds_file import History
 from fedptr.runs.runner import checkpoint_header, resume
 from fedptr.runs.summary import peak_memory
@@ -46,7 +46,7 @@ SECONDS = 1.2
 
 def plan_for(method: str, clients: int, data: Path) -> Plan:
     settings = FEDPTR if method == "fedptr" else {}
-    return check({
+    return check_plan({
         "run": {"rounds": BEFORE + UNTIMED + TURNS, "participation": COHORT / clients},
         "data": {"name": str(data)}, "split": {"kind": "iid", "clients": clients, "min_size": 1},
         "model": {"name": "mlp", "width": 48}, "local": {"batch": SAMPLES},

@@ -37,7 +37,7 @@ IMAGES, CLIENTS = 5_000, 10
 
 def make_plan(data: str, rate: float, method: str, rounds: int) -> planning.Plan:
     """A tenth of the paper's size, with the same number of local steps per round."""
-    return planning.check(
+    return planning.check_plan(
         {
             "run": {"rounds": rounds},
             "data": {"name": data, "subset": IMAGES, "subset_test": 1000},

@@ -21,7 +21,7 @@ from timing import quartiles, ratios_by_turn
 from fedptr.core.federation import Run, VisitCohort, federate, visit_in_process
 from fedptr.engines.ray.visits import Workers
 from fedptr.runs.experiment import Experiment, prepare
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check_plan
 
 TURNS = 8
 SHARED: dict[str, Any] = {"run": {"rounds": 1000, "eval_every": 1000}, "machine": {"engine": "ray", "compile": "off"}}
@@ -40,7 +40,7 @@ def main(turns: int) -> None:
     print("| clients | in-process, s per round | Ray, s per round | Ray / in-process | Ray's start, s |")
     print("|---|---|---|---|---|")
     for kind, tables in KINDS.items():
-        print(f"| {kind} | {' | '.join(measure_engines(check({**SHARED, **tables}), turns))} |", flush=True)
+        print(f"| {kind} | {' | '.join(measure_engines(check_plan({**SHARED, **tables}), turns))} |", flush=True)
 
 
 def measure_engines(plan: Plan, turns: int) -> list[str]:

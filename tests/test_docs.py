@@ -22,7 +22,7 @@ from wait_until import PATIENCE
 from fedptr.cli.main import parser
 from fedptr.cli.plan_options import tables_from
 from fedptr.methods import FedAvg, all_methods
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 pytestmark = pytest.mark.xdist_group("docs")  # so that the site is built once
 ROOT = Path(__file__).parent.parent
@@ -192,4 +192,4 @@ def test_its_commands_are_understood(page: str) -> None:
     for command in commands:
         args = parser().parse_args(command.split())
         if args.command in ("run", "compare"):
-            check(tables_from(args))
+            check_plan(tables_from(args))

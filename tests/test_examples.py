@@ -30,7 +30,7 @@ from fedptr.core.task import Classification
 from fedptr.methods import make
 from fedptr.models.networks import ConvNet
 from fedptr.runs.experiment import Experiment, prepare
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MINIMAL = EXAMPLES / "fedptr_minimal.py"
@@ -105,7 +105,7 @@ def experiment() -> Experiment:
         "split": {"clients": CLIENTS, "alpha": 0.1, "min_size": 250, "seed": 5},
         "model": {"name": "mlp", "width": 64},
     }
-    return prepare(check(tables))
+    return prepare(check_plan(tables))
 
 
 def data() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
@@ -205,4 +205,4 @@ def test_the_readme_commands_are_understood() -> None:
     for command in commands:
         args = parser().parse_args(command.split())
         if args.command in ("run", "compare", "partition"):
-            check(tables_from(args))
+            check_plan(tables_from(args))

@@ -8,7 +8,7 @@ import torch
 from fedptr.core.federation import federate, last_run
 from fedptr.errors import UserError
 from fedptr.runs.experiment import Experiment, prepare
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check_plan
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +23,9 @@ def planned(name: str, **sections: dict) -> tuple[Plan, Experiment]:
         "model": {"width": 16},
         "local": {"lr": 0.02, "batch": 50},
     }
-    plan = check({section: {**base.get(section, {}), **sections.get(section, {})} for section in {*base, *sections}})
+    plan = check_plan(
+        {section: {**base.get(section, {}), **sections.get(section, {})} for section in {*base, *sections}}
+    )
     try:
         return plan, prepare(plan)
     except UserError as error:

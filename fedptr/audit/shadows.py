@@ -33,14 +33,14 @@ from fedptr.data.partition import SplitPlan
 from fedptr.data.split import Split
 from fedptr.engines.choose_engine import open_engine
 from fedptr.errors import ClientError, UserError
-from fedptr.jobs.run_queue import Board, put_aside, work
+from fedptr.jobs.run_queue import Board, put_aside, run_plans
 from fedptr.messages import format_duration, print_notice
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy.differential import Privacy
 from fedptr.runs.lock import StoppedError
 from fedptr.runs.plan import OutputPlan, Plan
 from fedptr.runs.same_run import fingerprint
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 
 Trainer = Literal["federated", "centralised"]
 SPLIT = "split.json"
@@ -111,7 +111,7 @@ def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
     for folder, one in jobs.items():
         prepare_folder(folder, one)
     plans = {folder: one.plan for folder, one in jobs.items()}
-    board = work(plans, number, announce_finished(what), keep=False, engine=open_engine)
+    board = run_plans(plans, number, announce_finished(what), keep=False, engine=open_engine)
     for path, words in board.failed.items():
         raise ClientError(f"{path} failed: {words}")
     if board.stopped:
@@ -127,7 +127,7 @@ def prepare_folder(folder: Path, one: TrainingJob) -> None:
     """Makes a folder to train in, with its split."""
     try:
         with contextlib.suppress(DamagedFileError):
-            finished(folder)
+            read_finished(folder)
             return
         put_aside(folder, one.plan)
         folder.mkdir(parents=True, exist_ok=True)

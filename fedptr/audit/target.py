@@ -25,7 +25,7 @@ from fedptr.errors import UserError
 from fedptr.runs.experiment import choose_device, load_data, make_task
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.summary import finished, weights_sha256
+from fedptr.runs.summary import read_finished, weights_sha256
 from fedptr.types import State
 
 WEIGHTS = "weights.safetensors"
@@ -81,7 +81,7 @@ def load_target(folder: Path) -> Target:
         raise UserError(f"{folder} is not a folder; name the folder of a finished run")
     plan = load_plan(folder)
     try:
-        summary, records = finished(folder)
+        summary, records = read_finished(folder)
     except DamagedFileError as error:
         raise UserError(f"{error}; finish it with `fedptr resume {folder}`, then audit it") from None
     if not (folder / "split.json").is_file():

@@ -38,7 +38,7 @@ def compare(args: argparse.Namespace) -> int:
     from fedptr.runs import compare as comparing
     from fedptr.runs import trackers
     from fedptr.runs.experiment import prepare
-    from fedptr.runs.folder import claim, fresh_name
+    from fedptr.runs.folder import claim_folder, new_folder_name
 
     names = paper_methods() if args.methods is None else [name.strip() for name in args.methods.split(",")]
     if args.seeds < 1:
@@ -46,14 +46,14 @@ def compare(args: argparse.Namespace) -> int:
     if len(set(names)) < len(names):
         raise UserError("--methods names a method twice; name each once")
     tables = tables_from(args)
-    plans = comparing.plans(tables, names, args.seeds)
+    plans = comparing.build_plans(tables, names, args.seeds)
     first = next(iter(plans.values()))[0]
-    trackers.check(args.trackers)
+    trackers.check_trackers(args.trackers)
     check_engine_options(first, args)
     experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
-    out = claim(Path(args.out) if args.out else fresh_name(name_folder(first, "compare")), args.force)
+    out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
     warn_of_large_batch(first, experiment)
-    trackers.mark(out, args.trackers)
+    trackers.mark_trackers(out, args.trackers)
     comparing.write_order(tables, names, args.seeds, out)
     return finish_comparison(plans, out)
 
@@ -69,7 +69,7 @@ def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
     (first, *more), *_ = plans.values()
     with open_shared_engine(first.machine) as shared:
         summaries, failures = comparing.compare(plans, out, shared)
-    Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe(first)))
+    Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe_conditions(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
         print_notice(

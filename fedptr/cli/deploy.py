@@ -77,11 +77,13 @@ def init_command(args: argparse.Namespace) -> int:
     from fedptr.runs import plan as planning
 
     pairs = list(parse_assignments(args.assignments))
-    rules = planning.assign({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
-    tables: dict[str, Any] = planning.read(args.plan) if args.plan else {}
+    rules = planning.assign_settings({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
+    tables: dict[str, Any] = planning.read_plan(args.plan) if args.plan else {}
     # A node that is lost must not stop a run over a network, unless that is asked for.
     tables = {**tables, "run": {"on_failure": "drop", **tables.get("run", {})}}
-    plan = planning.check(planning.assign(tables, [pair for pair in pairs if not pair[0].startswith("deploy.")]))
+    plan = planning.check_plan(
+        planning.assign_settings(tables, [pair for pair in pairs if not pair[0].startswith("deploy.")])
+    )
     parts = [part.strip().partition("=")[::2] for part in args.nodes.split(",") if part.strip()]
     nodes = dict(parts)
     if len(nodes) < len(parts):
@@ -135,10 +137,10 @@ def register_command(args: argparse.Namespace) -> int:
 def run_command(args: argparse.Namespace) -> int:
     need_flower()
     from fedptr.engines.flower.setup import launch_run
-    from fedptr.runs.folder import claim
+    from fedptr.runs.folder import claim_folder
 
     server = Path(args.server)
-    out = claim(Path(args.out) if args.out else server / "run", args.force)
+    out = claim_folder(Path(args.out) if args.out else server / "run", args.force)
     launch_run.write_run_folder(server, out)
     return continue_deployed(out)
 
@@ -149,13 +151,13 @@ def continue_deployed(out: Path) -> int:
     from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import progress
-    from fedptr.runs.summary import finished
+    from fedptr.runs.summary import read_finished
 
     plan = load_plan(out)
     launch_run.submit_run(out)
     with progress(plan.method.name, plan.run.rounds) as show:
         launch_run.follow_run(out, show)
-    return print_summary(finished(out)[0], out)
+    return print_summary(read_finished(out)[0], out)
 
 
 def simulate_command(args: argparse.Namespace) -> int:

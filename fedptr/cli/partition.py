@@ -27,7 +27,7 @@ def partition(args: argparse.Namespace) -> int:
     from fedptr.data.split_plot import plot_split
     from fedptr.data.split_table import build_split_table
     from fedptr.runs.experiment import load_data
-    from fedptr.runs.plan import check
+    from fedptr.runs.plan import check_plan
 
     path = Path(args.out) if args.out else None
     if path and path.suffix != ".json":
@@ -35,7 +35,7 @@ def partition(args: argparse.Namespace) -> int:
     for taken in [path.with_suffix(suffix) for suffix in (".json", ".png", ".svg")] if path else []:
         if taken.exists() and not args.force:
             raise UserError(f"{taken} exists; choose another --out, or add --force to replace it")
-    plan = check(tables_from(args))
+    plan = check_plan(tables_from(args))
     dataset = load_data(plan.data)
     split = draw(dataset.train_y, len(dataset.classes), plan.split)
     Console().print(build_split_table(split, dataset.train_y, dataset.classes))

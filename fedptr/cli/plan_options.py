@@ -17,9 +17,9 @@ from fedptr.runs.plan import Plan, Tables
 
 def tables_from(args: argparse.Namespace) -> Tables:
     """The plan file's tables with the options and then `--set` laid over them; own paths are made absolute."""
-    tables = planning.read(args.plan) if args.plan else {}
+    tables = planning.read_plan(args.plan) if args.plan else {}
     options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
-    tables = planning.assign(tables, [*options, *parse_assignments(args.assignments)])
+    tables = planning.assign_settings(tables, [*options, *parse_assignments(args.assignments)])
     if getattr(args, "combine_with", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
         chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.combine_with}"
     for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):

@@ -40,14 +40,14 @@ def resume(args: argparse.Namespace) -> int:
     fetch_runs([out])
     if (out / comparing.ORDER).exists():
         if args.rounds is not None:
-            comparing.lengthen(out, args.rounds)
+            comparing.extend_comparison(out, args.rounds)
         order = comparing.read_order(out)
         return finish_comparison(
             {name: [on_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
         )
     plan = on_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
-    if done := runner.ended(out, rounds):
+    if done := runner.read_if_finished(out, rounds):
         print_notice(f"{out} is finished; there is nothing to do")
         return print_summary(done[0], out)
     if (out / "deploy.toml").exists():  # its clients are elsewhere

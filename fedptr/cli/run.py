@@ -36,17 +36,17 @@ def run(args: argparse.Namespace) -> int:
     from fedptr.engines.choose_engine import open_engine
     from fedptr.runs import trackers
     from fedptr.runs.experiment import prepare
-    from fedptr.runs.folder import claim, fresh_name
-    from fedptr.runs.plan import check
+    from fedptr.runs.folder import claim_folder, new_folder_name
+    from fedptr.runs.plan import check_plan
     from fedptr.runs.progress import progress
     from fedptr.runs.runner import execute
 
-    plan = check(tables_from(args))
-    trackers.check(args.trackers)
+    plan = check_plan(tables_from(args))
+    trackers.check_trackers(args.trackers)
     check_engine_options(plan, args)
     experiment = prepare(plan)
-    out = claim(Path(args.out) if args.out else fresh_name(name_folder(plan, plan.method.name)), args.force)
-    trackers.mark(out, args.trackers)
+    out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(plan, plan.method.name)), args.force)
+    trackers.mark_trackers(out, args.trackers)
     warn_of_large_batch(plan, experiment)
     with progress(plan.method.name, plan.run.rounds) as show:
         summary, _ = execute(plan, experiment, out, show, open_engine)

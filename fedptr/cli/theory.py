@@ -26,14 +26,14 @@ def add_parser(commands: Commands) -> None:
 def theory(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fedptr.runs.folder import claim, fresh_name
+    from fedptr.runs.folder import claim_folder, new_folder_name
     from fedptr.theory import check_rates as checking
     from fedptr.theory import rates_report
 
     rounds = checking.parse_rounds(args.rounds)
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
-    out = claim(Path(args.out) if args.out else fresh_name("theory"), args.force)
+    out = claim_folder(Path(args.out) if args.out else new_folder_name("theory"), args.force)
     results = checking.check(rounds, args.seeds, tell=print_notice)
     rates_report.write(results, out)
     rates_report.show(results, Console(highlight=False))

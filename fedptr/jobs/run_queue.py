@@ -24,14 +24,14 @@ from fedptr.compute.choose import count_gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import last_line, print_notice
-from fedptr.runs.extend import can_go_on
+from fedptr.runs.extend import can_be_continued
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, locked, stoppable
 from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import Record, whole_lines
 from fedptr.runs.runner import Engine, in_process, resume
 from fedptr.runs.same_run import lineage
-from fedptr.runs.summary import finished, once_finished
+from fedptr.runs.summary import read_finished, read_once_finished
 
 LOOK = 0.5  # seconds between two looks at the jobs
 LOG = "log.txt"
@@ -59,14 +59,14 @@ class Board:
     @property
     def work(self) -> tuple[float, float]:
         """Done and altogether, in image gradients."""
-        total = sum(units(plan) for folder, plan in self.plans.items() if folder not in self.failed)
-        done = sum(units(self.plans[folder]) for folder in self.done)
+        total = sum(count_work(plan) for folder, plan in self.plans.items() if folder not in self.failed)
+        done = sum(count_work(self.plans[folder]) for folder in self.done)
         return done + sum(map(self.part, self.running)), total
 
     def part(self, folder: Path) -> float:
         """What is done of a run that is going on."""
         plan = self.plans[folder]
-        return units(plan) * self.running[folder] / plan.run.rounds
+        return count_work(plan) * self.running[folder] / plan.run.rounds
 
     @property
     def left(self) -> float | None:
@@ -76,13 +76,13 @@ class Board:
         return (total - done) * (time.perf_counter() - self.began) / new if new > 0 else None
 
 
-def units(plan: Plan) -> float:
+def count_work(plan: Plan) -> float:
     """What a run costs, in gradients of one image: a measure of time that needs no model."""
     classes, each = SIZES.get(plan.data.name, SIZES["cifar10"])
     return count_gradients(plan, classes, plan.data.subset or classes * each)
 
 
-def work(
+def run_plans(
     plans: Mapping[Path, Plan],
     jobs: int,
     show: Callable[[Board], None],
@@ -91,32 +91,32 @@ def work(
 ) -> Board:
     """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
     board = Board(dict(plans), keep=keep)
-    waiting = collections.deque(folder for folder, plan in plans.items() if not known(board, folder, plan))
+    waiting = collections.deque(folder for folder, plan in plans.items() if not note_finished(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
     with stoppable() as stop:
         try:
             if jobs == 1:
                 while waiting and not stop.number:
-                    alone(board, waiting.popleft(), show, engine)
+                    run_here(board, waiting.popleft(), show, engine)
             else:
-                beside(board, waiting, jobs, show, lambda: stop.number)
+                run_as_processes(board, waiting, jobs, show, lambda: stop.number)
         except StoppedError as stopped:  # a run in this process heard the signal first
             stop.number = stopped.signal_number
         board.stopped = stop.number
     return board
 
 
-def look(plans: Mapping[Path, Plan]) -> Board:
+def find_finished_runs(plans: Mapping[Path, Plan]) -> Board:
     """What is finished already."""
     board = Board(dict(plans))
     for folder, plan in plans.items():
-        known(board, folder, plan)
+        note_finished(board, folder, plan)
     board.found = board.work[0]
     return board
 
 
-def known(board: Board, folder: Path, plan: Plan) -> bool:
+def note_finished(board: Board, folder: Path, plan: Plan) -> bool:
     """Whether it is finished, with at least the rounds asked for; those that it has beyond do not matter.
 
     A plan that cannot be read is none; one that is not ours is refused.
@@ -130,7 +130,7 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
             f"{folder} was run by another plan than is asked for now; move it away, or choose another folder"
         )
     with contextlib.suppress(DamagedFileError):
-        done = once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
+        done = read_once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
         enough = done[0]["rounds"] >= plan.run.rounds
         (board.done if enough else board.shorter)[folder] = done
         if enough:
@@ -140,7 +140,7 @@ def known(board: Board, folder: Path, plan: Plan) -> bool:
     return False
 
 
-def begin(board: Board, folder: Path) -> None:
+def begin_run(board: Board, folder: Path) -> None:
     """A folder that `resume` can take up; the rounds it has are not taken for new ones."""
     plan = board.plans[folder]
     put_aside(folder, plan)
@@ -156,21 +156,21 @@ def put_aside(folder: Path, plan: Plan) -> None:
     if not whole_lines(folder):  # nothing was begun
         return
     with locked(folder):  # while another process writes, its checkpoints come and go
-        if can_go_on(folder):
+        if can_be_continued(folder):
             return
         every = plan.run.checkpoint_every
         with contextlib.suppress(DamagedFileError):
-            rounds = once_finished(folder, plan)[0]["rounds"]
-            aside = rename(folder, "shorter")
+            rounds = read_once_finished(folder, plan)[0]["rounds"]
+            aside = rename_aside(folder, "shorter")
             words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
             print_notice(f"{folder} {words}; what it held is in {aside.name}")
             return
         if every and len(whole_lines(folder)) > every:
-            aside = rename(folder, "damaged")
+            aside = rename_aside(folder, "damaged")
             print_notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
 
-def rename(folder: Path, why: str) -> Path:
+def rename_aside(folder: Path, why: str) -> Path:
     """Gives the folder a name that nothing has yet."""
     names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
     aside = next(path for name in names if not (path := folder.with_name(name)).exists())
@@ -178,22 +178,22 @@ def rename(folder: Path, why: str) -> Path:
     return aside
 
 
-def finish(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
+def keep_result(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
     board.done[folder] = result
     if not board.keep:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def alone(board: Board, folder: Path, show: Callable[[Board], None], engine: Engine) -> None:
+def run_here(board: Board, folder: Path, show: Callable[[Board], None], engine: Engine) -> None:
     def count(record: Record) -> None:
         board.running[folder] = record["round"]
         show(board)
 
     board.running[folder] = 0
     try:
-        begin(board, folder)
+        begin_run(board, folder)
         rounds = board.plans[folder].run.rounds
-        finish(board, folder, resume(load_plan(folder), folder, count, engine, rounds))  # as it was begun
+        keep_result(board, folder, resume(load_plan(folder), folder, count, engine, rounds))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -201,7 +201,7 @@ def alone(board: Board, folder: Path, show: Callable[[Board], None], engine: Eng
     show(board)
 
 
-def beside(
+def run_as_processes(
     board: Board,
     waiting: collections.deque[Path],
     jobs: int,
@@ -210,16 +210,16 @@ def beside(
 ) -> None:
     active: dict[Path, subprocess.Popen[bytes]] = {}
     asked = False
-    with killing(active):
+    with killing_jobs(active):
         while active or (waiting and not stopped()):
             while waiting and len(active) < jobs and not stopped():
                 folder = waiting.popleft()
                 try:
-                    begin(board, folder)
+                    begin_run(board, folder)
                 except UserError as error:
                     board.failed[folder] = str(error)
                     continue
-                active[folder] = start(folder, board.plans[folder].run.rounds)
+                active[folder] = start_job(folder, board.plans[folder].run.rounds)
             if stopped() and not asked:
                 asked = True
                 for process in active.values():
@@ -230,7 +230,7 @@ def beside(
                     continue
                 del active[folder], board.running[folder]
                 if process.returncode == 0:
-                    finish(board, folder, finished(folder))
+                    keep_result(board, folder, read_finished(folder))
                 elif not stopped():
                     board.failed[folder] = last_line(folder / LOG).removeprefix("fedptr: ") or "it ended without a word"
             show(board)
@@ -238,7 +238,7 @@ def beside(
 
 
 @contextlib.contextmanager
-def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
+def killing_jobs(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
     """Whatever ends us, the jobs do not live on."""
     try:
         yield
@@ -247,7 +247,7 @@ def killing(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
             process.kill()
 
 
-def start(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
+def start_job(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
     with open(folder / LOG, "wb") as log:
         return subprocess.Popen(
             [

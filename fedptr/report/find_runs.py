@@ -113,7 +113,7 @@ def load_run(folder: Path) -> FoundRun:
     text = (folder / PLAN).read_text(encoding="utf-8-sig")
     summary: Record | None = None
     if (folder / summaries.NAME).exists() and not is_being_extended(folder, plan):
-        summary, records = summaries.finished(folder)
+        summary, records = summaries.read_finished(folder)
     else:
         records = read_records(folder)
     check_records(records)
@@ -123,7 +123,7 @@ def load_run(folder: Path) -> FoundRun:
 def is_being_extended(folder: Path, plan: Plan) -> bool:
     """Whether it was finished with fewer rounds than its plan asks for now."""
     try:
-        return bool(summaries.once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
+        return bool(summaries.read_once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
     except DamagedFileError:
         return False
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedptr.methods import all_methods
 from fedptr.report.find_runs import FoundRun
-from fedptr.runs.compare import describe
+from fedptr.runs.compare import describe_conditions
 from fedptr.runs.plan import Plan
 from fedptr.runs.same_run import Settings, identity, shared_by_seeds
 
@@ -56,7 +56,7 @@ def group_runs(runs: Sequence[FoundRun]) -> list[Group]:
         extra = describe_settings(
             {name: value for name, value in condition_settings(plan).items() if name in differ - covered}
         )
-        groups.append(Group(describe(plan) + (f", {extra}" if extra else ""), make_series(members, named)))
+        groups.append(Group(describe_conditions(plan) + (f", {extra}" if extra else ""), make_series(members, named)))
     return groups
 
 

@@ -12,7 +12,7 @@ from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge, order
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.summary import then
+from fedptr.runs.summary import summary_at_round
 
 RUNS = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
 
@@ -130,7 +130,7 @@ class Outcome:
 
 def as_asked(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
     """The run as far as the plan goes: it may have been made longer for others."""
-    return then(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
+    return summary_at_round(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
 
 
 def gather(

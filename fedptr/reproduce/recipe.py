@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
-from fedptr.runs.plan import Plan, Tables, check, load_plan
+from fedptr.runs.plan import Plan, Tables, check_plan, load_plan
 from fedptr.runs.same_run import fingerprint, lineage, settings_affecting
 from fedptr.settings import unknown_name_error
 
@@ -77,7 +77,7 @@ class Recipe:
         return "gives away most" if self.kind == "audit" else "best"
 
     def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
-        return check(self.tables(row, column, scale, seed))
+        return check_plan(self.tables(row, column, scale, seed))
 
     def tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
         """Later ones win, so what a column is about is never reduced."""

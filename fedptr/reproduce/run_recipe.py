@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fedptr.atomic_files import write_text
-from fedptr.jobs.run_queue import Board, look, work
+from fedptr.jobs.run_queue import Board, find_finished_runs, run_plans
 from fedptr.reproduce import audit_recipe, figures, tables
 from fedptr.reproduce.outcome import Outcome, gather
 from fedptr.reproduce.recipe import Cell, Recipe, candidate_folders, cells, longest
@@ -32,7 +32,7 @@ def run_cells(recipe: Recipe, scale: str, wanted: list[Cell], jobs: int, out: Pa
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         with progress as show:
-            board = work(plans, jobs, show) if jobs else look(plans)
+            board = run_plans(plans, jobs, show) if jobs else find_finished_runs(plans)
         if recipe.kind == "audit" and jobs and not board.stopped:
             if (out / AUDIT).is_dir():
                 unpack_runs(out / AUDIT)
@@ -60,7 +60,7 @@ def with_earlier_cells(whole: Recipe, part: Outcome, board: Board, folder: Path,
     columns |= {column.name for column in part.recipe.columns}
     recipe, seeds = whole.part(rows, columns, part.recipe.only), max(part.seeds, *counts)
     wanted = fetch_cells(recipe, part.scale, seeds, out)
-    found = look(longest(wanted))
+    found = find_finished_runs(longest(wanted))
     found.failed = board.failed
     return gather_outcome(recipe, part.scale, seeds, wanted, found)
 

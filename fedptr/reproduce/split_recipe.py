@@ -14,7 +14,7 @@ from fedptr.data.partition import partition
 from fedptr.data.sources import SIZES
 from fedptr.errors import UserError
 from fedptr.reproduce.recipe import Column, Recipe
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 NOBODY = Column("")
 
@@ -26,7 +26,7 @@ def compare_splits(recipe: Recipe) -> list[dict[str, Any]]:
     """
     found = []
     for row in recipe.rows:
-        plan = check(recipe.tables(row, NOBODY, "paper", 0))
+        plan = check_plan(recipe.tables(row, NOBODY, "paper", 0))
         sizes = list(partition(labels(plan.data.name), classes(plan.data.name), plan.split).sizes)
         paper = [int(value) for value in row.paper if value is not None]
         verdict = "exactly" if sizes == paper else "differs"

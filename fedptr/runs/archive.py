@@ -41,7 +41,7 @@ from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
-from fedptr.runs.summary import PLAN, once_finished
+from fedptr.runs.summary import PLAN, read_once_finished
 
 SUFFIX = ".tar.bz2"
 PLANS = "plans.toml"
@@ -120,7 +120,7 @@ def hold_finished(folder: Path, locks: contextlib.ExitStack) -> str:
     """Locks the folder of a finished run; otherwise says why it cannot be packed."""
     try:
         locks.enter_context(locked(folder))
-        once_finished(folder, load_plan(folder))
+        read_once_finished(folder, load_plan(folder))
     except (UserError, DamagedFileError) as error:
         return str(error)
     return ""
@@ -176,7 +176,7 @@ def add_plans(plans: dict[str, Any], sources: dict[str, Path]) -> None:
     """One plan for the runs that differ in their seed alone, with the rounds of each."""
     for run in sorted(sources):
         cell, _, name = run.partition("/")
-        tables = planning.read(sources[run] / PLAN)
+        tables = planning.read_plan(sources[run] / PLAN)
         entry = plans.setdefault(cell, {"runs": {}, **tables})
         entry["runs"][name] = tables.get("run", {}).get("rounds", 0)
 

@@ -20,11 +20,11 @@ from fedptr.runs.lock import StoppedError, locked
 from fedptr.runs.plan import (
     Plan,
     Tables,
-    check,
+    check_plan,
     check_sections,
-    for_method,
     load_plan,
-    read,
+    read_plan,
+    tables_for_method,
     with_baselines,
     with_defaults,
     with_rounds,
@@ -33,27 +33,27 @@ from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record, jsonable
 from fedptr.runs.runner import Engine, execute, in_process, resume
 from fedptr.runs.same_run import changed_settings, identity_text
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 from fedptr.settings import unknown_name_error
 
 ORDER = "compare.toml"
 
 
-def plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
+def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
     """All plans of a comparison, checked before anything runs: method -> one plan a seed."""
     check_sections(tables)
     known = {"name", *(f.name for name in names for f in fields(methods.get(name)))}
     for key in tables.get("method", {}):
         if key not in known:
             raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
-    first = check(for_method(tables, names[0])).run.seed
+    first = check_plan(tables_for_method(tables, names[0])).run.seed
     found: dict[str, list[Plan]] = {}
     for name in names:
         shown = methods.get(name).name  # also of module:Class
         if shown in found:
             raise UserError(f"two of the methods have the name {shown}; compare one of them")
         found[shown] = [
-            check({**for_method(tables, name), "run": {**tables.get("run", {}), "seed": first + k}})
+            check_plan({**tables_for_method(tables, name), "run": {**tables.get("run", {}), "seed": first + k}})
             for k in range(seeds)
         ]
     return found
@@ -74,7 +74,7 @@ def compare(
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
         for name, plan in ordered:
             try:
-                results[name].append(one(plan, out / name / f"seed{plan.run.seed}", engine))
+                results[name].append(run_one(plan, out / name / f"seed{plan.run.seed}", engine))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
                 print_notice(f"{failures[-1]}; the comparison continues without it")
@@ -88,15 +88,15 @@ def compare(
         failed = "".join(f"\n- failed: {words}" for words in failures)
         write_text(out / "table.md", comparison_table.markdown(summaries, seeds) + (f"{failed}\n" if failed else ""))
         looks = plots.choose_looks({name: all_plans[name][0].method.look for name in records})
-        plots.plot(records, looks, describe(next(iter(all_plans.values()))[0]), out / "curves")
+        plots.plot(records, looks, describe_conditions(next(iter(all_plans.values()))[0]), out / "curves")
     return summaries, failures
 
 
-def one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
+def run_one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     begun = as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
-        done = finished(folder)
+        done = read_finished(folder)
         told = changed_settings(identity_text(load_plan(folder)), begun) if begun is not None else "it has no plan"
         if told:
             words = "undo that, or start another comparison"
@@ -119,14 +119,14 @@ def as_begun(plan: Plan, folder: Path) -> Plan | None:
     return replace(with_rounds(plan, there.run.rounds), machine=machine)
 
 
-def lengthen(out: Path, rounds: int) -> None:
+def extend_comparison(out: Path, rounds: int) -> None:
     """Another number of rounds in compare.toml; the runs follow when the comparison goes on."""
     with locked(out):
         for name, several in read_order(out).items():
             for plan in several:
                 folder = out / name / f"seed{plan.run.seed}"
-                extend.check(folder, as_begun(plan, folder) or plan, rounds)
-        tables = read(out / ORDER)
+                extend.check_extension(folder, as_begun(plan, folder) or plan, rounds)
+        tables = read_plan(out / ORDER)
         tables["run"] = {**tables.get("run", {}), "rounds": rounds}
         write_text(out / ORDER, tomli_w.dumps(tables))
 
@@ -138,7 +138,7 @@ def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> 
 
 
 def read_order(out: Path) -> dict[str, list[Plan]]:
-    tables = read(out / ORDER)
+    tables = read_plan(out / ORDER)
     order = tables.pop("compare", None)
     try:
         names, seeds = order["methods"], order["seeds"]
@@ -147,10 +147,10 @@ def read_order(out: Path) -> dict[str, list[Plan]]:
         names = [str(name) for name in names]
     except (TypeError, KeyError, ValueError):
         raise UserError(f"{out / ORDER} has no sound [compare] section; start the comparison again") from None
-    return plans(with_baselines(tables, names), names, seeds)
+    return build_plans(with_baselines(tables, names), names, seeds)
 
 
-def describe(plan: Plan) -> str:
+def describe_conditions(plan: Plan) -> str:
     """The conditions of a comparison in one line."""
     split = plan.split
     how = f"{split.kind}({split.alpha:g})" if "dirichlet" in split.kind else split.kind

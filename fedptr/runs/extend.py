@@ -23,10 +23,10 @@ from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, with_rounds
 from fedptr.runs.rounds_file import vouched_lines, whole_lines
 from fedptr.runs.same_run import identity_text, known_names
-from fedptr.runs.summary import PLAN, once_finished
+from fedptr.runs.summary import PLAN, read_once_finished
 
 
-def check(out: Path, plan: Plan, rounds: int) -> None:
+def check_extension(out: Path, plan: Plan, rounds: int) -> None:
     """Whether the run in this folder, of this plan, can get so many rounds; nothing is changed."""
     if rounds < 1:
         raise UserError(f"--rounds must be at least 1, not {rounds}")
@@ -36,16 +36,16 @@ def check(out: Path, plan: Plan, rounds: int) -> None:
     if rounds < done or (rounds == done and rounds % plan.run.eval_every):  # its last round must be an evaluated one
         raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")
     try:
-        once_finished(out, plan)
+        read_once_finished(out, plan)
     except DamagedFileError:
         return  # whether an unfinished run can be gone on with is for the resume to say
-    if not can_go_on(out):
+    if not can_be_continued(out):
         again = f"`fedptr run {out / PLAN} --rounds {rounds} --out …`"
         words = f"{out} has no sound checkpoint, so it cannot be continued"
         raise UserError(f"{words}; run its plan from the start with {again}")
 
 
-def can_go_on(out: Path) -> bool:
+def can_be_continued(out: Path) -> bool:
     """Whether there is a checkpoint that is sound and fits the rounds that are written down."""
     store = CheckpointStore(out / CHECKPOINTS)
     for round_ in store.rounds():
@@ -55,7 +55,7 @@ def can_go_on(out: Path) -> bool:
     return False
 
 
-def lengthen(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
+def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
     """The plan with so many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
 
     They differ where a run goes on with another engine, which is not written down.

@@ -33,14 +33,14 @@ NAMES = [*map(re.escape, (*RUN_FILES, *COMPARISON_FILES, *THEORY_FILES)), PICTUR
 OURS = re.compile(rf"(\.?)({'|'.join(NAMES)})(\.damaged|\.\d+\.tmp)?")
 
 
-def claim(out: Path, force: bool) -> Path:
+def claim_folder(out: Path, force: bool) -> Path:
     """An empty folder for the results. One that holds something is replaced only when asked, and only if ours."""
     try:
         if out.is_dir() and any(out.iterdir()):
             if not force:
                 words = "choose another --out, add --force to replace it, or continue with `fedptr resume`"
                 raise UserError(f"{out} already holds something; {words}")
-            if foreign := not_ours(out):
+            if foreign := find_foreign_file(out):
                 raise UserError(f"{foreign} was not made by fedptr, so --force does not replace {out}")
             with lock.locked(out):
                 shutil.rmtree(out)
@@ -50,7 +50,7 @@ def claim(out: Path, force: bool) -> Path:
     return out
 
 
-def not_ours(folder: Path) -> Path | None:
+def find_foreign_file(folder: Path) -> Path | None:
     """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
     inside = list(folder.rglob("*"))
     for path in inside:
@@ -62,7 +62,7 @@ def not_ours(folder: Path) -> Path | None:
     return None if any(path.name in signs for path in inside) else folder
 
 
-def fresh_name(stem: str) -> Path:
+def new_folder_name(stem: str) -> Path:
     """runs/stem, or runs/stem-2 … where that is taken."""
     for number in range(1, sys.maxsize):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")

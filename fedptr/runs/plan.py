@@ -101,14 +101,14 @@ def load_plan(out: Path) -> Plan:
     """The plan of a run folder. It is complete, so a setting that it does not name is one that came later."""
     if not (out / "plan.toml").is_file():
         raise UserError(f"{out} holds no plan.toml, so it is no run's folder; start one with `fedptr run`")
-    return check(with_baselines(read(out / "plan.toml")))
+    return check_plan(with_baselines(read_plan(out / "plan.toml")))
 
 
 def with_rounds(plan: Plan, rounds: int) -> Plan:
     return replace(plan, run=replace(plan.run, rounds=rounds))
 
 
-def read(path: str | Path) -> Tables:
+def read_plan(path: str | Path) -> Tables:
     """The tables of a TOML file, not yet checked."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
@@ -116,10 +116,10 @@ def read(path: str | Path) -> Tables:
         raise UserError(f"plan {path} cannot be read ({error.strerror}); check the path") from None
     except ValueError:
         raise UserError(f"plan {path} is not UTF-8 text; a plan is a TOML file") from None
-    return parse(text, f"plan {path}")
+    return parse_toml(text, f"plan {path}")
 
 
-def parse(text: str, what: str = "the plan") -> Tables:
+def parse_toml(text: str, what: str = "the plan") -> Tables:
     """The tables of a TOML text."""
     try:
         return tomllib.loads(text)
@@ -127,7 +127,7 @@ def parse(text: str, what: str = "the plan") -> Tables:
         raise UserError(f"{what} is not valid TOML: {error}") from None
 
 
-def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
+def assign_settings(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
     """The tables with `section.key = value` laid over them; a value is TOML, or else plain text."""
     result = copy.deepcopy(tables)
     for place, text in assignments:
@@ -139,11 +139,11 @@ def assign(tables: Tables, assignments: Iterable[tuple[str, str]]) -> Tables:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise UserError(f"--set {place}: {section} is a value, not a section")
-        table[key] = literal(text)
+        table[key] = parse_value(text)
     return result
 
 
-def literal(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """`3` is a number, `true` a truth value, `fedptr` text: quotes may be left out."""
     try:
         return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
@@ -151,7 +151,7 @@ def literal(text: str) -> Any:
         return text
 
 
-def check(tables: Mapping[str, Any]) -> Plan:
+def check_plan(tables: Mapping[str, Any]) -> Plan:
     """A plan from TOML tables; whatever is wrong is said in one sentence that names its place."""
     check_sections(tables)
     parts: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _method(tables: Mapping[str, Any]) -> Method:
     return build_settings(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 
-def for_method(tables: Tables, name: str) -> Tables:
+def tables_for_method(tables: Tables, name: str) -> Tables:
     """The tables with another method; shared `[method]` settings go to those that have them, before their own."""
     known = {f.name for f in fields(methods.get(name))}
     shared = {key: value for key, value in tables.get("method", {}).items() if key in known}

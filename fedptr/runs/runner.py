@@ -64,10 +64,10 @@ def execute(
             return run_rounds(plan, experiment, out, show, state_store, None, History(out), engine)
 
 
-def ended(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
+def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
     """The summary and the rounds of a run that is finished with so many."""
     with contextlib.suppress(DamagedFileError):
-        done = summaries.finished(out)
+        done = summaries.read_finished(out)
         return done if done[0]["rounds"] == rounds else None
     return None
 
@@ -81,19 +81,19 @@ def resume(
     """
     rounds = plan.run.rounds if rounds is None else rounds
     with locked(out):
-        extend.check(out, plan, rounds)
+        extend.check_extension(out, plan, rounds)
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
         experiment = prepare(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
-            start, history = newest(out, plan, same, device, state_store)
+            start, history = load_newest_checkpoint(out, plan, same, device, state_store)
             if start is None and plan.run.checkpoint_every and len(whole_lines(out)) > plan.run.checkpoint_every:
                 raise UserError(
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
                 )
             mend_split(out, experiment)
             if rounds != plan.run.rounds:
-                plan = extend.lengthen(plan, rounds, experiment, out, load_plan(out))
+                plan = extend.extend_run(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
             return run_rounds(plan, experiment, out, show, state_store, start, history or History(out), engine)
@@ -127,7 +127,7 @@ def run_rounds(
     e, p = experiment, plan
     with (
         contextlib.closing(history),
-        trackers.follow(out, history.records) as track,
+        trackers.track_rounds(out, history.records) as track,
         engine(plan, experiment) as visits,
         stoppable() as stop,
     ):
@@ -167,6 +167,7 @@ def record_rounds(
         asked = stop.number if stop else 0
         if every and (run.round % every == 0 or run.round == total or asked):
             store.save(run, {**same(), **history.header(), "torch": torch.__version__})
+            asked = stop.number if stop else 0  # perhaps only while this was written
         if asked and run.round < total:
             raise StoppedError(out, run.round, asked)
     assert run is not None
@@ -179,9 +180,9 @@ def finish_run(
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
     summaries.save_weights(run, experiment, out / "weights.safetensors")
     summary = summaries.summarise(plan, experiment, run, history) | more
-    summaries.write(out, summary)
+    summaries.write_summary(out, summary)
     store.prune(1)
-    summaries.advise(summary)
+    summaries.print_advice(summary)
     return summary
 
 
@@ -190,7 +191,7 @@ def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
     return {"plan": identity_text(plan), "split": experiment.split.sha256, "data": dataset_digest(experiment.dataset)}
 
 
-def newest(
+def load_newest_checkpoint(
     out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
 ) -> tuple[Run | None, History | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""

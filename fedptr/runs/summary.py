@@ -40,8 +40,8 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "rounds": run.round,
         "seed": plan.run.seed,
         **measured(records, plan.run.eval_every),
-        **private(plan, records[-1]),
-        **matched(records),
+        **describe_privacy(plan, records[-1]),
+        **describe_matching(records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
         "layers": [layer.name for layer in experiment.task.layers],  # the order of `distances` in rounds.jsonl
@@ -80,7 +80,7 @@ def measured(records: list[Record], every: int) -> Record:
     }
 
 
-def then(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
+def summary_at_round(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
     """The summary as it was after so many rounds, at which the run must have been evaluated."""
     if summary["rounds"] <= rounds:
         return summary
@@ -88,10 +88,10 @@ def then(summary: Record, records: list[Record], rounds: int, every: int) -> Rec
     known = {name: value for name, value in summary.items() if name not in OF_THE_END}
     if "privacy" in summary:
         known["privacy"] = {**summary["privacy"], "epsilon": first[-1]["epsilon"]}
-    return {**known, "rounds": rounds, **measured(first, every), **matched(first)}
+    return {**known, "rounds": rounds, **measured(first, every), **describe_matching(first)}
 
 
-def private(plan: Plan, last: Record) -> Record:
+def describe_privacy(plan: Plan, last: Record) -> Record:
     """What differential privacy promises of the run, where it has any."""
     if not plan.privacy.clip:
         return {}
@@ -99,7 +99,7 @@ def private(plan: Plan, last: Record) -> Record:
     return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, "protects": promise}}
 
 
-def matched(records: list[Record]) -> Record:
+def describe_matching(records: list[Record]) -> Record:
     """How FedPTR's matchings ended, where there were any."""
     parts = [part for record in records for part in (record.get("server", {}), *record["clients"])]
     losses = [loss for part in parts if (loss := part.get("match_after")) is not None and math.isfinite(loss)]
@@ -107,7 +107,7 @@ def matched(records: list[Record]) -> Record:
     return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": skipped}} if losses else {}
 
 
-def advise(summary: Record) -> None:
+def print_advice(summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
@@ -120,19 +120,19 @@ def advise(summary: Record) -> None:
         )
 
 
-def write(folder: Path, summary: Record) -> None:
+def write_summary(folder: Path, summary: Record) -> None:
     """With checksums of itself and of the plan beside it, by which `finished` knows that they are whole."""
     if (folder / PLAN).exists():
         summary["plan_sha256"] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
     write_text(folder / NAME, json.dumps({**jsonable(summary), "sha256": digest(summary)}, indent=2) + "\n")
 
 
-def finished(folder: Path) -> tuple[Record, list[Record]]:
+def read_finished(folder: Path) -> tuple[Record, list[Record]]:
     """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
     return read(folder, 0)
 
 
-def once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
+def read_once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
     """The same; of a run that is to have more rounds by now, as the plan says, as it was when it was last finished."""
     return read(folder, plan.run.rounds)
 

@@ -96,7 +96,7 @@ def parameters(out: Path) -> list[Any]:
 KINDS: dict[str, Callable[[Path, str, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
-def check(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Whether the packages are there, before anything runs."""
     for name in names:
         try:
@@ -109,7 +109,7 @@ def check(names: Sequence[str]) -> None:
             raise UserError(f"--{name} {words}") from None
 
 
-def mark(out: Path, names: Sequence[str]) -> None:
+def mark_trackers(out: Path, names: Sequence[str]) -> None:
     """From now on the runs in this folder have these trackers."""
     for name in names:
         (out / name).mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def places(out: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 @contextlib.contextmanager
-def follow(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Record], None]]:
+def track_rounds(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Record], None]]:
     """Yields the function to call with every new record; those there are already come first."""
     trackers: dict[str, Tracker] = {}
 
@@ -148,7 +148,7 @@ def follow(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Record], 
         each(lambda tracker: tracker.log(record["round"], scalars(record)))
 
     for name, store, label in places(out):
-        check([name])
+        check_trackers([name])
         attempt(name, partial(start, name, store, label))
     for record in records:
         feed(record)

@@ -21,7 +21,7 @@ from fedptr.audit.neighbours import compute_distances
 from fedptr.audit.roc import Ranking, area_under_curve, oracle_accuracy, thin_curve, tpr_at_fpr
 from fedptr.audit.shadows import draw_halves, plan_shadows
 from fedptr.data.split import Split
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 N = 2000
 MEMBER = np.arange(2 * N) < N
@@ -252,7 +252,7 @@ def test_centralised_shadows_are_the_same_for_all_methods(tmp_path: Path) -> Non
     labels = np.tile(np.arange(4), 30)
     found = choose_examples(Split(tuple(np.arange(80).reshape(4, 20)), 80), labels, 0, rng(2))
     inside = draw_halves(len(found.rows), 2, seed=0)
-    plans = [check({"split": {"clients": 4}, "method": {"name": name}}) for name in ("fedavg", "fedptr")]
+    plans = [check_plan({"split": {"clients": 4}, "method": {"name": name}}) for name in ("fedavg", "fedptr")]
     one, two = (list(plan_shadows(plan, "data", found, inside, 0, "centralised", tmp_path)) for plan in plans)
     assert one == two
     one, two = (list(plan_shadows(plan, "data", found, inside, 0, "federated", tmp_path)) for plan in plans)

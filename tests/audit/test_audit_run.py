@@ -19,7 +19,7 @@ from fedptr.cli.main import main
 from fedptr.data.split import Split
 from fedptr.report.find_runs import walk_runs
 from fedptr.runs import auxiliary_sets
-from fedptr.runs.plan import load_plan, read
+from fedptr.runs.plan import load_plan, read_plan
 
 pytestmark = pytest.mark.xdist_group("audits")  # so that the runs they share are trained once
 
@@ -280,7 +280,7 @@ def test_a_servers_set_starts_from_noise_alone(tmp_path: Path) -> None:
 
 
 def test_sets_are_kept_when_asked_for(fedptr_run: Path, tmp_path: Path) -> None:
-    plan = read(fedptr_run / "plan.toml")
+    plan = read_plan(fedptr_run / "plan.toml")
     plan["output"] |= {"sets": 4}
     (tmp_path / "plan.toml").write_text(tomli_w.dumps(plan))
     assert main(["run", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]) == 0

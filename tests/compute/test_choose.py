@@ -14,7 +14,7 @@ from fedptr.compute.choose import LONG, choose_backend, count_cores, estimate_fl
 from fedptr.core.federation import federate
 from fedptr.core.task import Classification
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check_plan
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def plan(method: dict[str, Any] | None = None, rounds: int = 3, **machine: Any) 
         "machine": {"threads": 1, **machine},
         "method": method or {"name": "fedavg"},
     }
-    return check(tables)
+    return check_plan(tables)
 
 
 MATCHING = {"name": "fedptr-s", "H": 2, "R": 2, "ipc": 1, "m": 1}

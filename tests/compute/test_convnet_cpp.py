@@ -25,7 +25,7 @@ from fedptr.methods.ptr import matching
 from fedptr.methods.ptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
 from fedptr.models.networks import MLP, ConvNet
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 from fedptr.types import Batch
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, cpp_extension.COMPILERS)), reason="no C++ compiler here")
@@ -238,7 +238,7 @@ def plan(**machine: Any) -> Any:
         "machine": {"threads": 1, **machine},
         "method": {"name": "fedptr-s", "H": 1, "R": 2, "ipc": 1, "m": 1},
     }
-    return check(tables)
+    return check_plan(tables)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 Capture = pytest.CaptureFixture[str]
 SHAPE = (3, 16, 16)
@@ -33,7 +33,7 @@ FOOT = measure_footprint(task_of(width=16))
 
 
 def needed(clients: int = 4, n: int = 600, tests: int = 100, foot: Footprint = FOOT, **plan: Any) -> Estimate:
-    return estimate_memory(check({"method": {"name": "fedavg"}, **plan}), foot, 10, [n] * clients, tests)
+    return estimate_memory(check_plan({"method": {"name": "fedavg"}, **plan}), foot, 10, [n] * clients, tests)
 
 
 # What a task takes
@@ -149,7 +149,7 @@ def test_rare_checkpoints_keep_an_old_generation() -> None:
 
 def test_states_beyond_the_budget_do_not_count() -> None:
     def states(budget: float, every: int = 1) -> float:
-        plan = check({"method": {"name": "feddyn"}, "run": {"participation": 0.1, "checkpoint_every": every}})
+        plan = check_plan({"method": {"name": "feddyn"}, "run": {"participation": 0.1, "checkpoint_every": every}})
         return estimate_memory(plan, FOOT, 10, [1] * 100, 10, budget * FOOT.model).states / FOOT.model
 
     assert states(10**9) == 100 + 10 + 10 + 2 * 3
@@ -159,7 +159,7 @@ def test_states_beyond_the_budget_do_not_count() -> None:
 
 def test_the_budget() -> None:
     def budget(there: float | None, **machine: Any) -> float:
-        return memory_estimate.client_state_budget(check({"machine": machine}).machine, there)
+        return memory_estimate.client_state_budget(check_plan({"machine": machine}).machine, there)
 
     assert budget(10**6, client_memory=0) == 0
     assert budget(10**6, client_memory=7) == budget(None, client_memory=7) == 7e6
@@ -265,7 +265,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
     cramped(monkeypatch, 50_000_000)
     plan, change = PARTS[part]
     with pytest.raises(UserError) as caught:
-        memory_estimate.refuse_if_too_large(check(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
+        memory_estimate.refuse_if_too_large(check_plan(plan), FOOT, 10, [1200] * 2, 2000, "cpu")
     assert str(caught.value).startswith("this run needs about ")
     assert f"B of it for {part.strip()}, and 50 MB are free; {change}" in str(caught.value)
 
@@ -280,12 +280,12 @@ def test_what_does_not_fit_is_said_with_what_to_change(part: str, monkeypatch: p
 def test_too_many_clients(method: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cramped(monkeypatch, 100_000_000)
     tables = {"method": method, "local": {"batch": 1}, "run": {"participation": 0.001}}
-    memory_estimate.refuse_if_too_large(check(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
+    memory_estimate.refuse_if_too_large(check_plan(tables), FOOT, 10, [1] * 3000, 10, "cpu")  # most of them are on disk
     with pytest.raises(UserError, match=f"for the states of clients, and 100 MB are free; {change}"):
         memory_estimate.refuse_if_too_large(
-            check({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu"
+            check_plan({**tables, "machine": {"client_memory": 1000}}), FOOT, 10, [1] * 3000, 10, "cpu"
         )
-    cohort = check({**tables, "run": {}})  # which is in memory
+    cohort = check_plan({**tables, "run": {}})  # which is in memory
     with pytest.raises(UserError, match="for the states of clients, and 100 MB are free"):
         memory_estimate.refuse_if_too_large(cohort, FOOT, 10, [1] * 3000, 10, "cpu")
 
@@ -332,4 +332,4 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: None)
-    prepare(check({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))
+    prepare(check_plan({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))

@@ -55,7 +55,7 @@ PLAN: dict[str, Any] = {
 
 
 def plan(**tables: Any) -> Plan:
-    return planning.check({**PLAN, **tables})
+    return planning.check_plan({**PLAN, **tables})
 
 
 def own_data(path: Path, classes: list[str], side: int = 8, seed: int = 0) -> Path:

@@ -29,7 +29,7 @@ from fedptr.engines.flower.setup import launch_run
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import prepare
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 
 pytestmark = pytest.mark.real
 
@@ -84,9 +84,9 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install 'fedptr[privacy]'")
     privacy = {"clip": 0.5, "noise": 0.01, "randomness": "seed", "range": 0.5}
     tables = {**plan_for("fedavg").tables(), "method": {"name": "fedavg", "weighting": "uniform"}}
-    plan = planning.check({**tables, "privacy": {**privacy, "secure": True}})
+    plan = planning.check_plan({**tables, "privacy": {**privacy, "secure": True}})
     three.train(plan, "secure")
-    open_ = planning.check({**tables, "privacy": privacy})
+    open_ = planning.check_plan({**tables, "privacy": privacy})
     runs = in_process(open_)
     found = safetensors.torch.load_file(three.run / "weights.safetensors")
     for name, value in prepare(open_).task.parameters(runs[-1].w).items():
@@ -227,4 +227,4 @@ def test_the_simulation_gives_the_weights_of_the_in_process_engine(name: str, tm
     command = [sys.executable, "-m", "fedptr", "deploy", "simulate", str(tmp_path / "plan.toml"), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    assert finished(out)[0]["weights_sha256"] == moving(in_process(plan))
+    assert read_finished(out)[0]["weights_sha256"] == moving(in_process(plan))

@@ -41,7 +41,7 @@ def test_every_method_gives_the_weights_of_the_in_process_engine(
 
 def test_partial_participation_and_simulated_faults_agree_too(tmp_path: Path, models: list[torch.Tensor]) -> None:
     tables = {**TABLES, "run": {**TABLES["run"], "participation": 0.67}, "faults": {"drop": 0.2, "straggle": 0.5}}
-    plan = planning.check({**tables, "method": {"name": "feddc"}})
+    plan = planning.check_plan({**tables, "method": {"name": "feddc"}})
     Lab(tmp_path, plan).serve()
     assert same(models, [run.w for run in in_process(plan)])
 

@@ -33,7 +33,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import rounds_file
 from fedptr.runs.experiment import prepare
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check_plan
 from fedptr.runs.same_run import identity_text
 
 pytestmark = [
@@ -92,7 +92,7 @@ def plan(name: str = "fedavg", **sections: dict[str, Any]) -> Plan:
         "method": {"name": name, **method},
     }
     tables |= {section: {**tables.get(section, {}), **values} for section, values in sections.items()}
-    return check({**tables, "machine": {"threads": 1, "engine": "ray", **sections.get("machine", {})}})
+    return check_plan({**tables, "machine": {"threads": 1, "engine": "ray", **sections.get("machine", {})}})
 
 
 @pytest.fixture(scope="module")

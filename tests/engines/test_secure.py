@@ -38,13 +38,13 @@ def plan_for(name: str = "fedavg", weighting: str = "uniform", **more: Any) -> P
     quick = {key: value for key, value in {"H": 2, "R": 3, "ipc": 2, "dsa": False}.items() if key in known}
     privacy = {"secure": True, "range": RANGE, **more.pop("privacy", {})}
     method = {"name": name, "weighting": weighting, **quick}
-    return planning.check({**TABLES, **more, "method": method, "privacy": privacy})
+    return planning.check_plan({**TABLES, **more, "method": method, "privacy": privacy})
 
 
 def open_(plan: Plan) -> Plan:
     """The same plan with nothing hidden."""
     tables = plan.tables()
-    return planning.check({**tables, "privacy": {**tables["privacy"], "secure": False}})
+    return planning.check_plan({**tables, "privacy": {**tables["privacy"], "secure": False}})
 
 
 def lab_of(folder: Path, plan: Plan, rules: str = "") -> Lab:

@@ -84,7 +84,7 @@ class Federation3:
     def frozen(self, what: str) -> Iterator[None]:
         """A node whose worker computes nothing for a while; its connection stays."""
         below = descendants(self.processes[what].pid)
-        (worker,) = [pid for pid in below if b"flower.worker" in command_of(pid)]
+        (worker,) = [pid for pid in below if b"flower.node.worker" in command_of(pid)]
         os.kill(worker, signal.SIGSTOP)
         try:
             yield

@@ -15,7 +15,7 @@ from fedptr.core.federation import Run
 from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
 from fedptr.runs import auxiliary_pictures, summary
-from fedptr.runs.plan import Plan, check
+from fedptr.runs.plan import Plan, check_plan
 from fedptr.runs.rounds_file import History
 
 LAYERS = [f"features.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["classifier.weight"]
@@ -25,7 +25,7 @@ MATCHING = {"fedptr": "client", "fedptr-s": "server"}
 
 def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds: int | None = None) -> Plan:
     """A folder as a run of this plan would leave it; unfinished ones end after `rounds`."""
-    plan = check(tables)
+    plan = check_plan(tables)
     folder.mkdir(parents=True)
     write_text(folder / "plan.toml", plan.toml())
     dataset = load_dataset("digits")
@@ -40,7 +40,7 @@ def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds
             auxiliary_pictures.save(state(plan, t, rng), dataset, folder / auxiliary_pictures.FOLDER)
     history.close()
     if finished:
-        summary.write(folder, summarised(plan, history, split.sha256))
+        summary.write_summary(folder, summarised(plan, history, split.sha256))
     return plan
 
 

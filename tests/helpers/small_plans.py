@@ -28,7 +28,7 @@ def plan_for(name: str = "scaffold", clients: int = 3, **run: Any) -> Plan:
     known = all_methods()[name].__dataclass_fields__
     method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
     tables = {**TABLES, "run": {**TABLES["run"], **run}, "split": {**TABLES["split"], "clients": clients}}
-    return planning.check({**tables, "method": method})
+    return planning.check_plan({**tables, "method": method})
 
 
 def in_process(plan: Plan) -> list[Run]:

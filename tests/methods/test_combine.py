@@ -21,8 +21,8 @@ from fedptr.methods.ptr.combine import called
 from fedptr.methods.ptr.projection import Projected
 from fedptr.methods.ptr.trajectory import MEMORY
 from fedptr.runs.checkpoint import CheckpointStore
-from fedptr.runs.plan import check
-from fedptr.runs.summary import advise
+from fedptr.runs.plan import check_plan
+from fedptr.runs.summary import print_advice
 
 COMBINED = [name for name, method in all_methods().items() if not method.no_ptr]
 
@@ -60,7 +60,7 @@ def test_each_has_its_own_settings(name: str) -> None:
 
 def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for name, beta in (("fedptr", "beta"), ("scaffold+ptr", "beta"), ("fedavgm+ptr", "ptr_beta")):
-        advise({"method": name, "matching": {"loss": 1.5, "times": 2, "skipped": 2}})
+        print_advice({"method": name, "matching": {"loss": 1.5, "times": 2, "skipped": 2}})
         said = capsys.readouterr().err
         assert "2 projections were left out" in said
         assert f"try --set method.{beta}=auto --set method.lr_img=auto\n" in said
@@ -159,9 +159,9 @@ def test_memory_counts_both() -> None:
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     args = parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
-    plan = check(tables_from(args))
+    plan = check_plan(tables_from(args))
     assert plan.method == make("scaffold+ptr", lam=0.2)
-    assert check(plan.tables()) == plan
+    assert check_plan(plan.tables()) == plan
     assert main(["run", "--method", "naive", "--with", "ptr"]) == 2
     said = capsys.readouterr().err
     assert said == "fedptr: naive+ptr: naive has a part of FedPTR already; combine ptr with another method\n"

@@ -40,7 +40,7 @@ from fedptr.methods import (
     MoFedSAM,
     Moon,
 )
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 from fedptr.theory.oracle import problem
 from fedptr.types import Batch, Reply
 
@@ -439,7 +439,7 @@ def test_fedpd_refuses_a_part_of_the_clients(world: World) -> None:
     with pytest.raises(UserError, match=r"fedpd needs every client in every round; set run.participation = 1"):
         world.runs(FedPD(), participation=0.5)
     with pytest.raises(UserError, match="needs every client"):  # also before any other method of a comparison has run
-        check({"method": {"name": "fedpd"}, "run": {"participation": 0.5}})
+        check_plan({"method": {"name": "fedpd"}, "run": {"participation": 0.5}})
 
 
 # Mime ---------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from wait_until import PATIENCE
 
 from fedptr.cli.main import main
 from fedptr.methods import address, all_methods, get, make
-from fedptr.runs.plan import check
+from fedptr.runs.plan import check_plan
 
 OWN = """
 from dataclasses import dataclass
@@ -88,8 +88,8 @@ def test_it_combines_with_ptr_and_travels(here: Path) -> None:
     method = make("own_methods:Mine+ptr", mu=0.3)
     assert (method.name, address(type(method))) == ("mine+ptr", "own_methods:Mine+ptr")
     assert pickle.loads(pickle.dumps(method)) == method  # noqa: S301, our own bytes
-    plan = check({"method": {"name": "own_methods:Mine+ptr", "mu": 0.3}})
-    assert check(plan.tables()) == plan
+    plan = check_plan({"method": {"name": "own_methods:Mine+ptr", "mu": 0.3}})
+    assert check_plan(plan.tables()) == plan
 
 
 @pytest.mark.parametrize(

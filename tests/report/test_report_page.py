@@ -279,7 +279,7 @@ def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: p
     Image.new("L", (8, 8)).save(folder / "auxiliary" / "round0050.png", pnginfo=words)
     told = json.loads((folder / "summary.json").read_text())
     told.pop("sha256")
-    summary.write(folder, {**told, "device": EVIL, "versions": {EVIL: EVIL}})
+    summary.write_summary(folder, {**told, "device": EVIL, "versions": {EVIL: EVIL}})
     bad = tmp_path / "runs" / "bad<b>"
     made_run(bad, {"method": {"name": "fedavg"}})
     (bad / "plan.toml").write_text(f"[run]\n'{EVIL}' = 1\n")

@@ -16,7 +16,7 @@ from wait_until import PATIENCE, until
 
 from fedptr import methods
 from fedptr.cli.main import main
-from fedptr.jobs.run_queue import units
+from fedptr.jobs.run_queue import count_work
 from fedptr.reproduce import recipe as recipes
 from fedptr.reproduce.recipe import cells, fingerprint, load, names, reduced
 from fedptr.reproduce.verdict import Interval, gap, interval, judge
@@ -87,7 +87,7 @@ def test_a_run_is_known_by_its_experiment(tmp_path: Path) -> None:
     other = recipe.plan(recipe.rows[0], recipe.columns[0], "cpu", 1)
     assert fingerprint(first) == fingerprint(other)
     assert fingerprint(first) != fingerprint(recipe.plan(recipe.rows[0], recipe.columns[1], "cpu", 0))
-    assert units(first) > 0
+    assert count_work(first) > 0
 
 
 def test_only_narrows_rows_and_columns() -> None:

@@ -14,7 +14,7 @@ from same_bits import outcome
 from smoke_recipe import smoke
 
 from fedptr.errors import UserError
-from fedptr.jobs.run_queue import look
+from fedptr.jobs.run_queue import find_finished_runs
 from fedptr.reproduce import recipe as recipes
 from fedptr.reproduce.outcome import gather
 from fedptr.reproduce.recipe import cells, fingerprint, lineage, load, longest, place
@@ -82,7 +82,7 @@ def test_a_recipe_with_fewer_rounds_reads_the_beginning(make: Made, tmp_path: Pa
         assert cell["weights_sha256"] == {}, "the weights of round 4 are gone"
     recipe = with_rounds(load(NAME).narrowed(["once"]), 4)
     wanted = list(cells(recipe, "smoke", 1, tmp_path / "longer"))
-    for result in gather(recipe, "smoke", 1, wanted, look(longest(wanted)).runs, {}).results.values():
+    for result in gather(recipe, "smoke", 1, wanted, find_finished_runs(longest(wanted)).runs, {}).results.values():
         ((summary, records),) = result.runs.values()
         assert (summary["rounds"], len(records)) == (4, 4), "curves end there too"
 
@@ -133,7 +133,7 @@ def test_a_shorter_table_can_be_read_while_its_runs_get_longer(
     for folder in folders(tmp_path / "part").values():
         stop_after(folder, 4, of=6)
         with pytest.raises(UserError):
-            extend.check(folder, load_plan(folder), 3)
+            extend.check_extension(folder, load_plan(folder), 3)
     after = make(tmp_path / "part", 3, "--no-runs")
     assert [cell["weights_sha256"] for cell in after["cells"]] == [cell["weights_sha256"] for cell in before["cells"]]
     assert numbers(after) == numbers(before)

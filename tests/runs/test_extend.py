@@ -26,7 +26,7 @@ from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.compare import ORDER
 from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import History
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 MATCHING = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--set", "method.m=1"]
@@ -71,7 +71,7 @@ def resume(folder: Path, capsys: Capture, *more: str, code: int = 0) -> str:
 
 
 def timeless(folder: Path) -> dict[str, Any]:
-    return {name: value for name, value in finished(folder)[0].items() if name not in MOMENT}
+    return {name: value for name, value in read_finished(folder)[0].items() if name not in MOMENT}
 
 
 def content(folder: Path) -> dict[Path, bytes]:
@@ -151,10 +151,10 @@ def test_an_early_summary_that_does_not_know_its_plan(short: Path, made: Path, c
     """Killed before a round was added, the plan alone tells that there is more to do."""
     from fedptr.runs import summary
 
-    told = finished(short)[0]
+    told = read_finished(short)[0]
     del told["plan_sha256"]
     (short / "summary.json").write_text(json.dumps({**told, "sha256": summary.digest(told)}))
-    assert finished(short)
+    assert read_finished(short)
     subprocess.run([sys.executable, "-c", KILLED, "planned", "resume", str(short), "--rounds", "6"], check=False)
     resume(short, capsys)
     assert outcome(short) == outcome(made / "whole")
@@ -239,7 +239,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(
     before = content(short)
     assert words in resume(short, capsys, "--rounds", rounds, code=2)
     assert content(short) == before
-    finished(short)
+    read_finished(short)
 
 
 def test_an_evaluation_that_only_the_shorter_run_makes_does_not_count(tmp_path: Path, capsys: Capture) -> None:
@@ -260,7 +260,7 @@ def test_a_run_cannot_end_where_it_was_not_evaluated(tmp_path: Path, capsys: Cap
     subprocess.run([sys.executable, "-c", KILLED, "training", "resume", str(part), "--rounds", "8"], check=False)
     assert "has 5 rounds already" in resume(part, capsys, "--rounds", "5", code=2)
     resume(part, capsys, "--rounds", "6")
-    assert finished(part)[0]["rounds"] == 6
+    assert read_finished(part)[0]["rounds"] == 6
 
 
 def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -275,7 +275,7 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
     assert load_plan(out).machine.compile == "off"
     whole = run(tmp_path / "whole", 6, *SCAFFOLD, "--compile", "off")
     assert outcome(out) == outcome(whole)
-    assert finished(out)[0]["computed"] == "blocks"
+    assert read_finished(out)[0]["computed"] == "blocks"
     assert "goes on as it was begun" not in resume(out, capsys, "--rounds", "7"), "the plan says so now"
 
 

@@ -19,13 +19,13 @@ from fedptr.cli.options import DATA_OPTIONS, RUN_OPTIONS
 from fedptr.cli.plan_options import tables_from
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
-from fedptr.runs.compare import plans
-from fedptr.runs.plan import SECTIONS, Plan, assign, check, literal, read
+from fedptr.runs.compare import build_plans
+from fedptr.runs.plan import SECTIONS, Plan, assign_settings, check_plan, parse_value, read_plan
 
 
 def plan_of(*argv: str) -> Plan:
     """All that `fedptr run` does before it loads data."""
-    return check(tables_from(parser().parse_args(["run", *argv])))
+    return check_plan(tables_from(parser().parse_args(["run", *argv])))
 
 
 def refusal(*argv: str) -> str:
@@ -69,7 +69,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
 
 def test_options_are_laid_over_a_copy() -> None:
     tables = {"methods": {"fedptr": {"lam": 0.5}}, "run": {"rounds": 1}}
-    assign(tables, [("methods.fedptr.lam", "0"), ("run.rounds", "2")])
+    assign_settings(tables, [("methods.fedptr.lam", "0"), ("run.rounds", "2")])
     assert tables == {"methods": {"fedptr": {"lam": 0.5}}, "run": {"rounds": 1}}
 
 
@@ -123,8 +123,8 @@ def test_every_option_reaches_its_setting() -> None:
     ],
 )  # fmt: skip
 def test_values_are_toml_or_text(text: str, value: object) -> None:
-    assert literal(text) == value
-    assert type(literal(text)) is type(value)
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_comparison_gives_each_method_its_own(tmp_path: Path) -> None:
         "method": {"name": "fedavg", "mu": 0.5, "H": 2, "lam": 0.7},
         "methods": {"fedprox": {"mu": 0.1}, "feddc": {"alpha": 0.3}},
     }
-    made = plans(tables, ["fedavg", "fedprox", "naive", "fedptr"], 2)
+    made = build_plans(tables, ["fedavg", "fedprox", "naive", "fedptr"], 2)
     method = {name: seeds[1].method for name, seeds in made.items()}
     assert [plan.run.seed for plan in made["fedptr"]] == [3, 4]
     assert all(method[name].name == name for name in made)
@@ -270,7 +270,7 @@ def test_a_comparison_gives_each_method_its_own(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_comparison(tables: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as caught:
-        plans(tables, ["fedavg", "fedptr"], 2)
+        build_plans(tables, ["fedavg", "fedptr"], 2)
     assert words in str(caught.value)
 
 
@@ -288,11 +288,11 @@ tables_ = st.dictionaries(sections, values | st.dictionaries(names, values, max_
 
 def plan_or_refusal(tables: dict[str, Any]) -> None:
     try:
-        plan = check(tables)
+        plan = check_plan(tables)
     except UserError:
         return
     assert isinstance(plan, Plan)
-    assert check(tomllib.loads(plan.toml())) == plan
+    assert check_plan(tomllib.loads(plan.toml())) == plan
 
 
 @settings(max_examples=300, deadline=None)
@@ -305,7 +305,7 @@ def test_rubbish_tables(tables: dict[str, Any]) -> None:
 @given(tables_, st.integers(1, 3))
 def test_rubbish_comparisons(tables: dict[str, Any], seeds: int) -> None:
     try:
-        made = plans(tables, ["fedavg", "fedprox", "fedptr"], seeds)
+        made = build_plans(tables, ["fedavg", "fedprox", "fedptr"], seeds)
     except UserError:
         return
     assert [len(each) for each in made.values()] == [seeds] * 3
@@ -341,7 +341,7 @@ def test_damaged_plan_files(tmp_path_factory: pytest.TempPathFactory, data: st.D
         good[:start] + data.draw(st.binary(max_size=6)) + good[start:stop] * data.draw(st.integers(0, 2)) + good[stop:]
     )
     try:
-        tables = read(path)
+        tables = read_plan(path)
     except UserError:
         return
     plan_or_refusal(tables)
@@ -350,4 +350,4 @@ def test_damaged_plan_files(tmp_path_factory: pytest.TempPathFactory, data: st.D
 def test_dates_and_times_are_refused() -> None:
     for value in (date(2020, 1, 1), time(1), datetime(2020, 1, 1)):
         with pytest.raises(UserError, match=r"run\.seed must be a whole number"):
-            check({"run": {"seed": value}})
+            check_plan({"run": {"seed": value}})

@@ -33,8 +33,8 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.experiment import prepare
 from fedptr.runs.lock import locked
-from fedptr.runs.plan import Plan, check, load_plan
-from fedptr.runs.runner import checkpoint_header, newest
+from fedptr.runs.plan import Plan, check_plan, load_plan
+from fedptr.runs.runner import checkpoint_header, load_newest_checkpoint
 from fedptr.runs.same_run import identity_text
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
@@ -52,7 +52,7 @@ def test_make_soak_takes_every_method() -> None:
     """In two turns, with all clients and, where a method allows it, with a part of them."""
     seen: dict[str, set[float]] = {}
     for name, participation in itertools.islice(cases(), 2 * len(all_methods())):
-        plan = check(tables_from(parser().parse_args(settings(name, participation, 60))))
+        plan = check_plan(tables_from(parser().parse_args(settings(name, participation, 60))))
         assert (plan.method.name, plan.run.participation) == (name, participation)
         seen.setdefault(name, set()).add(participation)
     assert seen == {name: {1.0} if method.everyone else {0.4, 1.0} for name, method in all_methods().items()}
@@ -164,7 +164,7 @@ def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name:
         try:
             found = load_plan(part)
             changed = identity_text(found) != identity_text(plan)
-            run, history = newest(part, found, same, "cpu")
+            run, history = load_newest_checkpoint(part, found, same, "cpu")
         except UserError:
             continue
         assert isinstance(found, Plan)

@@ -19,7 +19,7 @@ from fedptr.cli.main import main
 from fedptr.data.load import load_dataset
 from fedptr.data.to_samples import to_samples
 from fedptr.models.networks import ModelPlan, build_model
-from fedptr.runs.folder import fresh_name
+from fedptr.runs.folder import new_folder_name
 from fedptr.runs.rounds_file import jsonable
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
@@ -210,7 +210,7 @@ def test_without_out_a_new_name_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         assert main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--seed", "3"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"results: {expected}"
         assert {path.name for path in Path(expected).iterdir()} == RUN_FILES
-    assert fresh_name("other") == Path("runs/other")
+    assert new_folder_name("other") == Path("runs/other")
 
 
 # Splits

@@ -22,7 +22,7 @@ from fedptr.methods import FedAvg, all_methods, get
 from fedptr.privacy.differential import Privacy
 from fedptr.runs import compare
 from fedptr.runs.archive import read_members
-from fedptr.runs.plan import OutputPlan, Plan, check, load_plan, parse, read, with_baselines, with_rounds
+from fedptr.runs.plan import OutputPlan, Plan, check_plan, load_plan, parse_toml, read_plan, with_baselines, with_rounds
 from fedptr.runs.same_run import (
     all_settings,
     digest_before_0_2,
@@ -32,7 +32,7 @@ from fedptr.runs.same_run import (
     lineage,
     shared_by_seeds,
 )
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 from fedptr.settings import baseline_of, effect_of
 
 HERE = Path(__file__).parent
@@ -110,7 +110,7 @@ def test_a_changed_default_does_not_stop_a_resume(tmp_path: Path, monkeypatch: p
     assert main(["resume", str(out), "--rounds", "4"]) == 0
     assert load_plan(out).local.lr == 0.01
     (tmp_path / "mine.toml").write_text("[local]\nbatch = 16\n")
-    assert check(read(tmp_path / "mine.toml")).local.lr == 0.02, "a plan of nothing that was run has today's"
+    assert check_plan(read_plan(tmp_path / "mine.toml")).local.lr == 0.02, "a plan of nothing that was run has today's"
 
 
 def test_a_comparison_keeps_the_defaults_it_was_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_comparison_keeps_the_defaults_it_was_started_with(tmp_path: Path, mon
         assert main(["resume", str(tmp_path / out), "--rounds", "2"]) == 0
         for plan in (*compare.read_order(tmp_path / out)["fedprox"], load_plan(tmp_path / out / "fedprox" / "seed0")):
             assert (plan.local.lr, plan.method.mu) == expected  # type: ignore[attr-defined]
-        assert finished(tmp_path / out / "fedprox" / "seed0")[0]["rounds"] == 2
+        assert read_finished(tmp_path / out / "fedprox" / "seed0")[0]["rounds"] == 2
 
 
 def test_baselines_stay() -> None:
@@ -187,7 +187,7 @@ def test_runs_that_are_there_keep_their_folders() -> None:
     assert archives or not RESULTS.exists()
     for run, file, content in (member for path in archives for member in read_members(path)):
         if file == "plan.toml":
-            plan = check(with_baselines(parse(content.decode())))
+            plan = check_plan(with_baselines(parse_toml(content.decode())))
             assert run.partition("/")[0].rpartition("-")[2] == lineage(plan), run
 
 

@@ -189,7 +189,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(trackers.KINDS, "tensorboard", Broken)
-    monkeypatch.setattr(trackers, "check", lambda names: None)
+    monkeypatch.setattr(trackers, "check_trackers", lambda names: None)
     assert main(["run", *TINY, "--rounds", "2", "--tensorboard", "--out", "out"]) == 0
     err = capsys.readouterr().err
     assert err.count("tensorboard gets no more of out (no room for step 1); rounds.jsonl has everything") == 1

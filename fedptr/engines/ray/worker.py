@@ -62,7 +62,7 @@ class Worker:
     def prepare(self, plan: str, split: Split) -> dict[str, str] | Failed:
         """Builds the experiment of a plan (TOML), with the split it was given; returns a description of it."""
         try:
-            self.plan = planning.check(tomllib.loads(plan))
+            self.plan = planning.check_plan(tomllib.loads(plan))
             self.experiment = prepare(self.plan, split)
             return describe_experiment(self.experiment)
         except UserError as error:

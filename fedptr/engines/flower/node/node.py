@@ -102,9 +102,9 @@ class Node:
         if self.made is None or self.made[0] != key:
             agreed = Agreement.from_words(words["agreement"])
             check_offer_fits(self.make_offer(), agreed)
-            tables = planning.parse(words["plan"])
+            tables = planning.parse_toml(words["plan"])
             self.check_consent(tables)
-            plan = replace(planning.check(tables), machine=self.plan.machine)
+            plan = replace(planning.check_plan(tables), machine=self.plan.machine)
             device = choose_device(plan.machine.device)
             dataset = translate_dataset(self.dataset, agreed)
             task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)

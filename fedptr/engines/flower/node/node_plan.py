@@ -52,7 +52,7 @@ def read_node_plan(folder: Path) -> NodePlan:
     """The node of a folder that holds a node.toml."""
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
-    return build_node_plan(planning.read(folder / NAME), folder)
+    return build_node_plan(planning.read_plan(folder / NAME), folder)
 
 
 def build_node_plan(tables: Mapping[str, Any], folder: Path) -> NodePlan:

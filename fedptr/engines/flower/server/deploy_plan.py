@@ -58,7 +58,7 @@ def read_deploy_plan(folder: Path) -> DeployPlan:
     """The rules of a run folder, or of the server's folder."""
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} holds no {NAME}; make it with `fedptr deploy init`")
-    tables = planning.read(folder / NAME)
+    tables = planning.read_plan(folder / NAME)
     for name in tables:
         if name not in SECTIONS:
             raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")

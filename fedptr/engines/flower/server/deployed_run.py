@@ -46,7 +46,7 @@ from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import History, Record
-from fedptr.runs.runner import finish_run, newest, record_rounds
+from fedptr.runs.runner import finish_run, load_newest_checkpoint, record_rounds
 from fedptr.runs.same_run import identity_text
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
@@ -71,7 +71,7 @@ def serve_run(grid: Grid, folder: Path) -> Record:
         experiment, attempt = count_start(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
         same = {"plan": identity_text(plan), "experiment": experiment}
-        start, history = newest(folder, plan, same, choose_device(plan.machine.device))
+        start, history = load_newest_checkpoint(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
             print_notice(f"{folder}: resuming after round {start.round} of {plan.run.rounds}")
         return run_until_finished(server, same, start, history)
@@ -106,7 +106,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
     history = history or History(out)
     # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
-    with contextlib.closing(history), trackers.follow(out, history.records) as track:
+    with contextlib.closing(history), trackers.track_rounds(out, history.records) as track:
         run = record_rounds(
             plan,
             out,

@@ -31,7 +31,7 @@ KEYS = 120.0  # seconds for the messages that take no training
 def rounding_step(bound: float) -> float:
     """The distance between two levels.
 
-    >>> resolution(8.0) < 4e-6
+    >>> rounding_step(8.0) < 4e-6
     True
     """
     return 2 * bound / LEVELS

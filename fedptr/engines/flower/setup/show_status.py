@@ -52,7 +52,7 @@ def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool
 
 def format_age(moment: float | None) -> str:
     """
-    >>> ago(None), ago(time.time() - 90)
+    >>> format_age(None), format_age(time.time() - 90)
     ('never', '90 s ago')
     """
     return "never" if moment is None else f"{time.time() - moment:.0f} s ago"

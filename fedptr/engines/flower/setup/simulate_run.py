@@ -28,19 +28,19 @@ from fedptr.errors import UserError
 from fedptr.messages import last_line
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
-from fedptr.runs.folder import claim
+from fedptr.runs.folder import claim_folder
 from fedptr.runs.progress import progress
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.summary import finished
+from fedptr.runs.summary import read_finished
 
 START = 300.0  # seconds for the SuperLink to listen
 
 
 def simulate_run(path: Path, out: Path, force: bool) -> Record:
-    plan = planning.check(planning.read(path))
+    plan = planning.check_plan(planning.read_plan(path))
     dataset = load_data(plan.data)
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
-    out = claim(out, force)
+    out = claim_folder(out, force)
     write_text(out / "plan.toml", plan.toml())
     split.save(out / "split.json")
     rules = {"min_nodes": sum(size > 0 for size in split.sizes), "evaluate": "server"}
@@ -60,7 +60,7 @@ def simulate_run(path: Path, out: Path, force: bool) -> Record:
                 Path(scratch), "run", app, launch_run.CONNECTION, "--federation-config", size, "-c", folder
             )
             launch_run.follow_run(out, show)
-    return finished(out)[0]
+    return read_finished(out)[0]
 
 
 def write_app(folder: Path) -> None:

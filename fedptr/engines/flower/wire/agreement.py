@@ -52,7 +52,7 @@ def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agre
 
     >>> a = Offer("a", 1, ("cat", "dog"), (1, 8, 8), (0.0,), (1.0,))
     >>> b = Offer("b", 3, ("cow", "dog"), (1, 8, 8), (4.0,), (1.0,))
-    >>> agree([a, b]).classes, agree([a, b]).mean
+    >>> make_agreement([a, b]).classes, make_agreement([a, b]).mean
     (('cat', 'cow', 'dog'), (3.0,))
     """
     first = offers[0]

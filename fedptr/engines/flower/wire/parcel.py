@@ -35,9 +35,9 @@ class Parcel(NamedTuple):
 def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
     """The block, if type, shape and bytes fit each other.
 
-    >>> checked("w", "float32", [2], b"12345678").shape
+    >>> check_block("w", "float32", [2], b"12345678").shape
     (2,)
-    >>> checked("w", "object", [2], b"")
+    >>> check_block("w", "object", [2], b"")
     Traceback (most recent call last):
         ...
     fedptr.errors.ReplyError: its 'w' has the type 'object', which is not sent here

@@ -15,7 +15,7 @@ DTYPES = {name: getattr(torch, name) for name in SIZES}
 
 def state_to_blocks(state: State) -> dict[str, Block]:
     """
-    >>> pack({"w": torch.tensor([1.0, 2.0])})["w"].shape
+    >>> state_to_blocks({"w": torch.tensor([1.0, 2.0])})["w"].shape
     (2,)
     """
     blocks = {}
