@@ -85,7 +85,7 @@ def gaps(outcome: Outcome) -> list[str]:
 
 
 def bars(headings: list[str], lines: list[list[str]], columns: int) -> list[str]:
-    """A table in Markdown, of a recipe with so many columns."""
+    """A table in Markdown, of a recipe with this many columns."""
     head, *body = turned([headings, *lines], columns)
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *body)]
 

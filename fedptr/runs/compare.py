@@ -132,7 +132,7 @@ def extend_comparison(out: Path, rounds: int) -> None:
 
 
 def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
-    """compare.toml: what was asked for, so that `fedptr resume` can go on with it."""
+    """compare.toml: what was asked for, so that `fedptr resume` can continue it."""
     tables = with_defaults(tables, names)
     write_text(out / ORDER, tomli_w.dumps({**tables, "compare": {"methods": list(names), "seeds": seeds}}))
 

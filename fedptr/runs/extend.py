@@ -27,7 +27,7 @@ from fedptr.runs.summary import PLAN, read_once_finished
 
 
 def check_extension(out: Path, plan: Plan, rounds: int) -> None:
-    """Whether the run in this folder, of this plan, can get so many rounds; nothing is changed."""
+    """Whether the run in this folder, of this plan, can get this many rounds; nothing is changed."""
     if rounds < 1:
         raise UserError(f"--rounds must be at least 1, not {rounds}")
     if rounds == plan.run.rounds:
@@ -56,7 +56,7 @@ def can_be_continued(out: Path) -> bool:
 
 
 def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
-    """The plan with so many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
+    """The plan with this many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
 
     They differ where a run goes on with another engine, which is not written down.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LINES = 10  # about so many lines a run where there is no terminal
+LINES = 10  # about this many lines per run where there is no terminal
 
 
 @contextmanager

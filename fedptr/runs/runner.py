@@ -65,7 +65,7 @@ def execute(
 
 
 def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
-    """The summary and the rounds of a run that is finished with so many."""
+    """The summary and the rounds of a run that is finished with this many rounds."""
     with contextlib.suppress(DamagedFileError):
         done = summaries.read_finished(out)
         return done if done[0]["rounds"] == rounds else None
@@ -223,7 +223,7 @@ def load_newest_checkpoint(
 
 
 def mend_split(out: Path, experiment: Experiment) -> None:
-    """The plan draws the split anew; a damaged file is put aside and written again."""
+    """The split is drawn again from the plan; a damaged file is put aside and written again."""
     path = out / "split.json"
     if not path.exists() and not whole_lines(out):  # nothing was begun yet
         experiment.split.save(path)

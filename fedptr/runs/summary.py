@@ -29,7 +29,7 @@ from fedptr.runs.rounds_file import History, Record, jsonable, read_lines
 NAME = "summary.json"
 PLAN = "plan.toml"
 OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256", "plan_sha256")  # not known of before
-LAST = 5  # the paper's headline number is the mean accuracy of so many last rounds
+LAST = 5  # the paper's headline number is the mean accuracy of this many last rounds
 
 
 def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) -> Record:
@@ -81,7 +81,7 @@ def measured(records: list[Record], every: int) -> Record:
 
 
 def summary_at_round(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
-    """The summary as it was after so many rounds, at which the run must have been evaluated."""
+    """The summary as it was after this many rounds, at which the run must have been evaluated."""
     if summary["rounds"] <= rounds:
         return summary
     first = records[:rounds]

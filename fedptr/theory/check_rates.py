@@ -36,7 +36,7 @@ BOTH = ("fedavg", "fedptr")  # on every problem
 MORE = ("fedptr, usual settings",)  # on the last
 ROUNDS = (25, 50, 100, 200, 400)
 CLIENTS = 10
-ALONE = 2000  # up to so many rounds, other processes take longer to start than to help
+ALONE = 2000  # up to this many rounds, other processes take longer to start than to help
 STEPS = 2  # local steps; with so large a λ they solve the local problem to a part in thousands
 M = 2  # span of matching; the first M rounds have no projection
 

@@ -93,7 +93,7 @@ LOCAL = Local(lr=0.1, momentum=0.0, batch=100, epochs=5)  # five full-batch step
 
 
 def error(method: Method, at: Problem, participation: float, rounds: int, local: Local = LOCAL, seed: int = 0) -> float:
-    """‖w − w*‖ / ‖w*‖ after so many rounds, against the optimum the method's averaging aims at."""
+    """‖w − w*‖ / ‖w*‖ after this many rounds, against the optimum the method's averaging aims at."""
     weighted = any(getattr(method, name, False) for name in ("weighted", "weighted_controls"))
     best = at.optimum(weighted or (method.weighting == "samples"))
     how = Rounds(rounds=rounds, participation=participation, seed=seed)

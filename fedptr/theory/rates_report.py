@@ -20,7 +20,7 @@ from fedptr.plots import DOTS, Look
 from fedptr.runs.rounds_file import jsonable
 from fedptr.theory.theorem import Result
 
-LAST = 3  # the last so many T have a slope of their own: a rate is about large T
+LAST = 3  # the last few T have a slope of their own: a rate is about large T
 
 
 def by_problem(results: Sequence[Result]) -> list[tuple[str, list[tuple[str, list[Result]]]]]:

@@ -7,7 +7,7 @@
 
 Numbered details:
 1. The inequality between λ, μ, L and N is evaluated as printed. It has no B, and a term 1/(λN); the steps of the proof
-   before it have B², and lead to a term without N. So `bound` carries all terms through anew.
+   before it have B², and lead to a term without N. So `bound` carries all terms through again.
 2. γ is relative to ‖∇h_i‖ at w̃, where training starts, as in the paper's definition.
 """
 

@@ -1,4 +1,4 @@
-"""Identities of the other global methods: with which setting each is another method, and its rule written down anew."""
+"""The other global methods: with which setting each is another method, and its rule, written down again."""
 
 from __future__ import annotations
 

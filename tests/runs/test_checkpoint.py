@@ -65,7 +65,7 @@ def test_pruning_goes_on_after_a_resume(saved, world: World) -> None:
 
 
 def test_a_missing_client_file_is_noticed(saved) -> None:
-    """A client without a file would silently start anew."""
+    """A client without a file would silently start again."""
     folder, _ = saved
     next(folder.glob("client-*-6.safetensors")).unlink()
     with pytest.raises(DamagedFileError, match="cannot be read"):

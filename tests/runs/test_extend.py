@@ -127,7 +127,7 @@ def append(self, record, append=history.History.append):
     append(self, record)
     if record["round"] == 5: die()
 where = sys.argv.pop(1)
-if where == "sealed": longer.write_text = die     # the checkpoint is sealed anew, the plan is as it was
+if where == "sealed": longer.write_text = die     # the checkpoint is sealed again, the plan is as it was
 if where == "planned": runner.run_rounds = die            # nothing was trained since
 if where == "training": history.History.append = append
 sys.exit(cli.main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedptr.core.federation import Visit, check_reply, name_failures
+from fedptr.core.federation import Visit, VisitResults, check_reply, name_failures
 from fedptr.core.method import Method, Site
 from fedptr.engines.ray.pool import Pool, last_line_of_error
 from fedptr.engines.ray.worker import Failed, Order, Trained, describe_experiment, describe_site
@@ -138,7 +138,7 @@ class Workers:
         states: Mapping[int, State],
         sites: Mapping[int, Site],
         tolerant: bool,
-    ) -> tuple[dict[int, Visit], dict[int, str]]:
+    ) -> VisitResults:
         """The same visits as in-process, in any order; the run fails at the same client."""
         if method != self.plan.method:
             raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make new ones")

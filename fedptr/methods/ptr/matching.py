@@ -193,7 +193,7 @@ def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxilia
 def draw_steps(
     how: Matching, n: int, shape: tuple[int, ...], order: torch.Generator, noise: torch.Generator
 ) -> list[Step]:
-    """The random parts of R student steps; minibatches run through the whole set before it is shuffled anew."""
+    """The random parts of R student steps; minibatches run through the whole set before it is shuffled again."""
     steps: list[Step] = []
     chunks: list[Tensor] = []
     for _ in range(how.R):
@@ -227,14 +227,14 @@ def stretch_length(R: int) -> int:
 
 
 def room_for(size: int, steps: int) -> int:
-    """How many of the steps kept at a time have a place, of so many bytes, for what their adjoint can use."""
+    """How many of the steps kept at a time have a place, of this many bytes, for what their adjoint can use."""
     return min(steps, int(ROOM // size)) if size else 0
 
 
 def backwards(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Iterator[tuple[Tensor, Step | None]]:
     """The student's trajectory from its end ŵ_R, each ŵ_r with the step that leaves it.
 
-    Of a long trajectory only every √R-th model is kept, and the stretch after it is computed anew when its turn comes.
+    Of a long trajectory only every √R-th model is kept, and the stretch after it is computed again when its turn comes.
     """
     stride = stretch_length(len(steps))
     images = max(len(aux.y) if step.rows is None else len(step.rows) for step in steps)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedptr.core.federation import Visit, check_reply
+from fedptr.core.federation import Visit, VisitResults, check_reply
 from fedptr.core.method import Method, Site
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.roster import Roster
@@ -65,7 +65,7 @@ class RemoteCohort:
         states: Mapping[int, State],
         sites: Mapping[int, Site],
         tolerant: bool,
-    ) -> tuple[dict[int, Visit], dict[int, str]]:
+    ) -> VisitResults:
         """Asks the cohort. See `visit_in_process`."""
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
@@ -100,7 +100,7 @@ class RemoteCohort:
 
     def ask_each(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
-    ) -> tuple[dict[int, Visit], dict[int, str]]:
+    ) -> VisitResults:
         """By client: the visits whose replies pass all checks, and why the others failed."""
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
@@ -129,7 +129,7 @@ class RemoteCohort:
 
     def ask_for_sum(
         self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
-    ) -> tuple[dict[int, Visit], dict[int, str]]:
+    ) -> VisitResults:
         """The same by secure aggregation: every client's reply is the mean of all; the server sees nothing else."""
         from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError
         from fedptr.engines.flower.server.secure_aggregation import collect_mean, rounding_step
