@@ -40,9 +40,9 @@ def checkpoint_seconds(clients: int, folder: Path) -> float:
 
 
 def seconds_per_round() -> tuple[float, float]:
-    from fedptr.runs.experiment import prepare
+    from fedptr.runs.experiment import prepare_experiment
     from fedptr.runs.plan import check_plan
-    from fedptr.runs.runner import execute
+    from fedptr.runs.runner import start_run
 
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(5):
@@ -51,9 +51,9 @@ def seconds_per_round() -> tuple[float, float]:
             plan = check_plan({"run": run, "local": {"batch": 32}, "model": {"width": 16}, "machine": {"threads": 1},
                           "method": {"name": "scaffold"}})  # fmt: skip
             with tempfile.TemporaryDirectory() as folder:
-                experiment = prepare(plan)
+                experiment = prepare_experiment(plan)
                 began = time.perf_counter()
-                execute(plan, experiment, Path(folder), lambda record: None)
+                start_run(plan, experiment, Path(folder), lambda record: None)
                 taken[every].append((time.perf_counter() - began) / 10)
     return statistics.median(taken[0]), statistics.median(taken[1])
 

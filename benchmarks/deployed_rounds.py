@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from deployed_federation import federation
 from small_plans import in_process, moving, plan_for
 
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 
-METHODS = ("fedavg", "scaffold", "fedptr", "mime")  # mime asks its clients a question first
+METHODS = ("fedavg", "scaffold", "fedptr", "mime")  # Mime has an exchange before the broadcast
 
 
 def main(rounds: int) -> None:
@@ -29,7 +29,7 @@ def main(rounds: int) -> None:
     plans = {name: plan_for(name, rounds=rounds) for name in METHODS}
     with (
         tempfile.TemporaryDirectory() as folder,
-        federation(Path(folder) / "f", plans["fedavg"], prepare(plans["fedavg"]).split) as lab,
+        federation(Path(folder) / "f", plans["fedavg"], prepare_experiment(plans["fedavg"]).split) as lab,
     ):
         for name, plan in plans.items():
             lab.train(plan, name)

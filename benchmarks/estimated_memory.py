@@ -54,7 +54,7 @@ def make_case(shape: tuple[int, ...], clients: int, n: int, tests: int, model: A
     return {"shape": shape, "clients": clients, "n": n, "tests": tests, "plan": plan}
 
 
-def cases() -> dict[str, Case]:
+def make_cases() -> dict[str, Case]:
     found: dict[str, Case] = {}
     for shape, widths, depth in ((PHOTO, (16, 64, 128), 3), (DIGIT, (16, 128), 2)):
         for width in widths:
@@ -106,7 +106,7 @@ def estimate_and_measure(
 
 def print_table() -> None:
     print("| run | most of it | estimate, MB | measured, MB | ratio |", "|---|---|---:|---:|---:|", sep="\n")
-    for name, asked in cases().items():
+    for name, asked in make_cases().items():
         command = [sys.executable, __file__, json.dumps(asked)]
         answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         needed, peak = memory_estimate.Estimate(**answer["estimate"]), answer["peak"]

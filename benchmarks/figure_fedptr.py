@@ -31,7 +31,7 @@ from fedptr.core.task import Classification
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
-from fedptr.methods.ptr.matching import Auxiliary, Matching, arrival, draw_steps, project
+from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, draw_steps, project_model, train_student
 from fedptr.methods.ptr.trajectory import MTT_LR_IMG
 
 IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2
@@ -40,7 +40,7 @@ EARLY: dict[str, Any] = {"m": 1, "warmup": "early"}  # matching already in the s
 
 
 @dataclass(frozen=True)
-class Setting:
+class MatchingSetting:
     """A way to match, and the goal for the cost of its round in FedAvg rounds."""
 
     name: str
@@ -55,9 +55,9 @@ class Setting:
 
 
 SETTINGS = [
-    Setting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
+    MatchingSetting("the paper's H=20, R=10, 100 images", FedPTRS(), 2.4, FedPTR(), 14),
     # Cheaper; the recipe `tradeoff` measures what such settings cost in accuracy.
-    Setting("S: H=3; clients: H=4, every 4 rounds", FedPTRS(H=3), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
+    MatchingSetting("S: H=3; clients: H=4, every 4 rounds", FedPTRS(H=3), 1.3, FedPTR(H=4, mtt_every=4), 2.0),
 ]
 
 
@@ -74,10 +74,10 @@ def measure_rows(scale: Scale) -> Iterator[Row]:
                 title, "our FedAvg round, put together", values, "×", Goal("≤", goal), times, seconds_by_part(times)
             )
     if scale.full:
-        yield from whole_rounds(scale)
+        yield from measure_whole_rounds(scale)
 
 
-def scaled_settings(scale: Scale) -> list[Setting]:
+def scaled_settings(scale: Scale) -> list[MatchingSetting]:
     if not scale.quick:
         return SETTINGS
     small: dict[str, Any] = {"ipc": 1, "H": 3}
@@ -89,8 +89,8 @@ def scaled_settings(scale: Scale) -> list[Setting]:
     ]
 
 
-def cost_in_fedavg_rounds(method: Method, setting: Setting, t: dict[str, float], pairs: float) -> float:
-    """In FedAvg rounds, from the seconds of one turn; `pairs` of clients as in A make a round."""
+def cost_in_fedavg_rounds(method: Method, setting: MatchingSetting, t: dict[str, float], pairs: float) -> float:
+    """The cost from the seconds of one turn; a round has `pairs` times the work of A."""
     A, B, C, D, E, F = (t[name] for name in "ABCDEF")
     o = (C - D) / SAMPLED
     rare = 1 / method.mtt_every if isinstance(method.mtt_every, int) else 0.0  # share of the rounds with matching
@@ -104,10 +104,10 @@ def seconds_by_part(times: Times) -> str:
     return ", ".join(f"{name} {quartiles(times[name]).median:.2f} s" for name in "ABCDEF")
 
 
-def round_parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[[], object]]:
+def round_parts(setting: MatchingSetting, width: int, batch: int) -> dict[str, Callable[[], object]]:
     """A to F as functions."""
     task = make_fast_task(width)
-    clients = stored_images(PAIR * BATCHES * batch, PAIR)
+    clients = make_stored_images(PAIR * BATCHES * batch, PAIR)
     server = replace(setting.server, H=SAMPLED, **EARLY)
     client = replace(setting.client, H=SAMPLED, **EARLY)
     methods = {"A": FedAvg(), "B": replace(server, H=0, K=0), "F": client}
@@ -116,13 +116,15 @@ def round_parts(setting: Setting, width: int, batch: int) -> dict[str, Callable[
     memory = {**warm, "trail": torch.stack([task.init(), warm["x"]])}
     place = make_site(task, None, Local(batch=batch))
     aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields})
-    how = Matching(SAMPLED, server.R, MTT_LR_IMG, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa)
+    how = MatchingSettings(
+        SAMPLED, server.R, MTT_LR_IMG, server.lr_beta, server.mtt_momentum, server.aux_batch, server.dsa
+    )
     steps = draw_steps(how, len(aux.y), task.shape, place.key("mtt-batch"), place.key("mtt-aug"))
     return {
         **works,
         "C": lambda: server.match(memory, place),
-        "D": lambda: arrival(task, memory["trail"][0], aux, steps),
-        "E": lambda: project(task, memory["x"], aux.X, aux.y, server.K, server.eta, 0.0, server.dsa, place.key),
+        "D": lambda: train_student(task, memory["trail"][0], aux, steps),
+        "E": lambda: project_model(task, memory["x"], aux.X, aux.y, server.K, server.eta, 0.0, server.dsa, place.key),
     }
 
 
@@ -132,8 +134,8 @@ def second_round(method: FedAvg, task: Classification, clients: list[Samples], b
     return lambda: next(endless_rounds(method, task, clients, batch, first))
 
 
-def whole_rounds(scale: Scale) -> Iterator[Row]:
-    task, batch, clients = make_fast_task(scale(128)), scale(500), stored_images(scale(IMAGES), CLIENTS)
+def measure_whole_rounds(scale: Scale) -> Iterator[Row]:
+    task, batch, clients = make_fast_task(scale(128)), scale(500), make_stored_images(scale(IMAGES), CLIENTS)
     for setting in scaled_settings(scale):
         works = {"fedavg": second_round(FedAvg(), task, clients, batch)}
         for method, _ in setting.goals():
@@ -149,8 +151,8 @@ def whole_rounds(scale: Scale) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def stored_images(n: int, clients: int) -> list[Samples]:
-    """Images as datasets store them, in bytes, normalised when they are used."""
+def make_stored_images(n: int, clients: int) -> list[Samples]:
+    """Images as datasets store them: in bytes, normalised when they are used."""
     x, y = make_images(n)
     level = torch.full((1, 3, 1, 1), 128.0)
     stored = (x * 40 + 128).clamp(0, 255).to(torch.uint8)

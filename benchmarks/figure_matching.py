@@ -43,10 +43,10 @@ def measure_rows(scale: Scale) -> Iterator[Row]:
         yield make_row(
             name, "unrolled autograd", ratios_by_turn(times, "unrolled", "ours"), "×", Goal("≥", faster), times, took
         )
-        yield from gradient_errors(name, width, scale(IMAGES))
+        yield from measure_gradient_errors(name, width, scale(IMAGES))
 
 
-def gradient_errors(name: str, width: int, images: int) -> Iterator[Row]:
+def measure_gradient_errors(name: str, width: int, images: int) -> Iterator[Row]:
     """Distance of the gradients in float64, and of each float32 gradient from the float64 reference."""
     double: list[float] = []
     single: dict[str, list[float]] = {"ours": [], "unrolled": []}

@@ -25,7 +25,7 @@ from fedptr.methods.fedavg import FedAvg
 
 CLIENTS, TOLERANCE = 10, 0.02
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "{script}"]
-# Every setting that may be the library's best: its script, and the arguments to run it with.
+# Every setting that may be a library's fastest: its script, and the arguments to run it with.
 PEERS = {
     "Flower simulation, 1 CPU a client": ("peer_flower.py", ["{script}", "1"]),
     "Flower simulation, 2 CPUs a client": ("peer_flower.py", ["{script}", "2"]),
@@ -45,8 +45,8 @@ def plain_round_work(width: int, images: int, batch: int) -> Callable[[], dict[s
     return work
 
 
-class Round:
-    """The work of a round, done by us and by the plain loop."""
+class RoundComparison:
+    """The work of a round, done by us and by a reference."""
 
     def __init__(self, scale: Scale) -> None:
         self.width, self.batch, self.repeats = scale(32), scale(100), scale.repeats
@@ -57,8 +57,8 @@ class Round:
         }  # fmt: skip
         self.task = make_fast_task(self.width)
 
-    def against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
-        """Times of our rounds and of a reference's, and both losses; an error if they did not do the same work."""
+    def time_against(self, name: str, peer: Peer | None) -> tuple[Times, str]:
+        """Times of our rounds and the reference's, and both losses; raises PeerError if the work was not the same."""
         parts = list(zip(self.x.chunk(CLIENTS), self.y.chunk(CLIENTS), strict=True))
         runs = endless_rounds(FedAvg(), self.task, [Samples(x, y) for x, y in parts], self.batch)
         w = self.task.init()
@@ -73,12 +73,12 @@ class Round:
             def reference() -> None:
                 nonlocal state
                 if peer:
-                    peer.round()
+                    peer.run_round()
                 else:
                     state = {key: torch.from_numpy(value) for key, value in loop().items()}
 
             times = time_in_turns({"ours": step, name: reference}, self.repeats)
-        state = peer.state() if peer else state
+        state = peer.load_state() if peer else state
         first, mine, theirs = (self.loss(s) for s in (self.work["state"], self.task.parameters(w), state))
         words = f"loss {first:.3f} → {mine:.3f}, the reference's {theirs:.3f}"
         if abs(mine - theirs) > TOLERANCE * theirs or first - theirs < 2 * TOLERANCE * theirs:
@@ -95,14 +95,14 @@ class Round:
 
 
 def measure_rows(scale: Scale) -> Iterator[Row]:
-    work = Round(scale)
+    work = RoundComparison(scale)
     images = len(work.y) // CLIENTS
     title = f"FedAvg round, {CLIENTS} clients × {images} images, width {work.width}"
     best: Row | None = None
     for name, start in {"plain loop": None, **PEERS}.items():
         try:
             with Peer(*start, work.work) if start else contextlib.nullcontext() as peer:
-                times, words = work.against(name, peer)
+                times, words = work.time_against(name, peer)
         except PeerError as error:
             yield missing_row(title, name, error)
             continue

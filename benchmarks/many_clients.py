@@ -28,16 +28,16 @@ from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.round_record import count_bytes
 from fedptr.runs.checkpoint import CheckpointStore
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, check_plan, load_plan
-from fedptr.runs.rounds_file import History
-from fedptr.runs.runner import checkpoint_header, resume
+from fedptr.runs.rounds_file import RoundsFile
+from fedptr.runs.runner import checkpoint_header, resume_run
 from fedptr.runs.summary import peak_memory
 
 FEW, MANY, COHORT = 100, 10_000, 10
 SAMPLES, TESTS = 5, 200  # images of a client, and of the test set
-BEFORE, UNTIMED = 4, 2  # rounds of the one client whose state all get, so that it is complete; rounds to warm up
+BEFORE, UNTIMED = 4, 2  # rounds that train the one client whose state all clients get; rounds to warm up
 TURNS = 40  # a turn is a round of one run, then of the other
 FEDPTR = {"m": 1, "H": 2, "R": 3, "ipc": 1}
 GOALS = {"fedavg": 1.2, "scaffold": 1.5, "fedptr": 1.5}  # of memory; the goal for seconds is SECONDS for all
@@ -55,23 +55,23 @@ def plan_for(method: str, clients: int, data: Path) -> Plan:
 
 
 def write_started_run(method: str, clients: int, folder: Path) -> int:
-    """A run folder whose checkpoint has a state for every client, copied from one that trained alone; its bytes."""
+    """Writes a run folder whose checkpoint has a state for every client, copied from one client; returns its bytes."""
     rng, cut = np.random.default_rng(0), clients * SAMPLES
     x = rng.integers(0, 256, (cut + TESTS, 1, 8, 8), dtype=np.uint8)
     y = np.arange(len(x)) % 10
     np.savez(folder / "noise.npz", train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:])
     plan = plan_for(method, clients, folder / "noise.npz")
-    e, out = prepare(plan), folder / "run"
+    e, out = prepare_experiment(plan), folder / "run"
     out.mkdir()
     (out / "plan.toml").write_text(plan.toml(), encoding="utf-8")
     e.split.save(out / "split.json")
-    history = History(out)
+    history = RoundsFile(out)
     for run in federate(plan.method, e.task, e.clients[:1], e.test, Rounds(rounds=BEFORE), plan.local):
         history.append(run.record)
     history.close()
     state = run.clients[0]
     run = replace(run, clients=ClientStates(dict.fromkeys(range(clients), state)))
-    with mock.patch("os.fsync"):  # two for each of ten thousand clients would take longer than the benchmark
+    with mock.patch("os.fsync"):  # two calls for each of 10,000 clients would take longer than the benchmark
         CheckpointStore(out / CHECKPOINTS).save(
             run, {**checkpoint_header(plan, e), **history.header(), "torch": torch.__version__}
         )
@@ -93,8 +93,8 @@ class SteppedRun:
         self.process.kill()
         self.process.communicate()
 
-    def ask(self) -> float:
-        """Seconds of the next round; after the last, bytes."""
+    def next_number(self) -> float:
+        """Runs the next round, and returns its seconds; after the last round, returns the peak in bytes."""
         into, out = self.process.stdin, self.process.stdout
         assert into is not None
         assert out is not None
@@ -118,12 +118,12 @@ def run_rounds_on_request(folder: Path) -> None:
     torch.set_num_threads(1)
     sys.stdin.readline()
     with mock.patch("fedptr.runs.summary.reset_peak_memory"):  # from the start, not the first round
-        resume(load_plan(folder), folder, show)
+        resume_run(load_plan(folder), folder, show)
     print(peak_memory(), flush=True)
 
 
 def time_few_and_many(method: str) -> tuple[list[tuple[float, float]], tuple[float, float], int]:
-    """Seconds per round of both runs, turn by turn; their peaks; and the bytes of a client's state."""
+    """Seconds per round of both runs, turn by turn; their peaks in bytes; and the bytes of a client's state."""
     with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
         size = write_started_run(method, FEW, Path(few))
         write_started_run(method, MANY, Path(many))
@@ -131,12 +131,12 @@ def time_few_and_many(method: str) -> tuple[list[tuple[float, float]], tuple[flo
         with SteppedRun(Path(few)) as a, SteppedRun(Path(many)) as b:
             for run in (a, b):
                 for _ in range(UNTIMED):
-                    run.ask()
+                    run.next_number()
             seconds = []
             for turn in range(TURNS):
-                taken = {run: run.ask() for run in ((a, b) if turn % 2 else (b, a))}
+                taken = {run: run.next_number() for run in ((a, b) if turn % 2 else (b, a))}
                 seconds.append((taken[a], taken[b]))
-            return seconds, (a.ask(), b.ask()), size
+            return seconds, (a.next_number(), b.next_number()), size
 
 
 def measure_rows() -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from fedptr.core.randomness import Key
 from fedptr.core.round_record import cosine_similarity
 from fedptr.methods.fedptr_s import FedPTRS
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.experiment import Experiment, prepare_experiment
 
 DATA, RATES, METHODS = ("cifar10", "fashion-mnist"), (0.01, 0.1), ("fedavg", "scaffold", "feddyn", "fedagm")
 SERVERS = {
@@ -90,7 +90,7 @@ def main() -> None:
         if not all(kinds) or (wanted & set(METHODS) and method not in wanted):
             continue
         plan = make_plan(data, rate, method, args.rounds)
-        experiment = prepare(plan)
+        experiment = prepare_experiment(plan)
         models = list(global_models(plan, experiment))
         found = [watch_trajectory(replace(server, H=args.H), models, plan, experiment) for server in SERVERS.values()]
         cells = [f"{each[name]:.2f}" for name in ("loss", "cosine", "reach") for each in found]

@@ -14,13 +14,13 @@ from fedptr.compute.blocks import choose_even_size
 from fedptr.compute.choose import count_cores
 from fedptr.compute.convnet_cpp import BLOCKS, ConvNetCppTask
 from fedptr.core.federation import Rounds, Run, federate
-from fedptr.core.local_training import Local, TrainedModel, local_sgd
+from fedptr.core.local_training import Local, TrainedModel
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.matching import Auxiliary, Matching, Step, draw_steps, meta_gradient
+from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, StudentStep, draw_steps, meta_gradient
 from fedptr.types import Batch
 
 
@@ -34,7 +34,7 @@ def make_fast_task(width: int, dtype: torch.dtype = torch.float32) -> Classifica
 
 
 def make_plain_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
-    """The task without any of that: where a reference runs, memory and threads stay at their defaults."""
+    """The task for a reference: memory and threads stay at their defaults."""
     return Classification(make_network(width).to(dtype), SHAPE, CLASSES)
 
 
@@ -44,7 +44,7 @@ def make_site(task: Classification, data: Samples | None, local: Local) -> Site:
 
 def train_client(task: Classification, data: Samples, batch: int) -> TrainedModel:
     """One epoch of a FedAvg client."""
-    return local_sgd(FedAvg(), {"x": task.init()}, {}, make_site(task, data, Local(batch=batch)), {})
+    return FedAvg().train({"x": task.init()}, {}, make_site(task, data, Local(batch=batch)), {})[0]
 
 
 def endless_rounds(
@@ -62,7 +62,7 @@ class MatchingProblem:
     start: Tensor
     end: Tensor
     aux: Auxiliary
-    steps: list[Step]
+    steps: list[StudentStep]
 
     def solve(self) -> tuple[float, Tensor, Tensor]:
         return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)
@@ -83,7 +83,7 @@ def make_matching_problem(
     X, y = make_images(images, seed)
     aux = Auxiliary(X, y, torch.tensor(0.01), torch.zeros_like(X), torch.tensor(0.0))
     cast = Auxiliary(*(part if part is y else part.to(dtype) for part in aux))
-    how = Matching(H=1, R=R, lr_img=1.0, lr_beta=1e-5, momentum=0.5, batch=0, dsa=True)
+    how = MatchingSettings(H=1, R=R, lr_img=1.0, lr_beta=1e-5, momentum=0.5, batch=0, dsa=True)
     steps = draw_steps(how, images, SHAPE, Key(seed)("mtt-batch"), Key(seed)("mtt-aug"))
     return MatchingProblem(task, start.to(dtype), end.to(dtype), cast, steps)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from workload import make_network
 
 
-class Net(nn.Module):
+class PflNetwork(nn.Module):
     """The network with the two functions that pfl needs."""
 
     def __init__(self, body: nn.Module) -> None:
@@ -45,8 +45,8 @@ class Net(nn.Module):
         return {"loss": Weighted(float(self.loss(x, y, eval=True)) * len(y), len(y))}
 
 
-class Between(TrainingProcessCallback):
-    """Waits between rounds; with several processes, the others wait for the first."""
+class WaitBetweenRounds(TrainingProcessCallback):
+    """Waits for a request before every round; with several processes, the others wait for the first."""
 
     def __init__(self, body: nn.Module) -> None:
         self.turns, self.body = RoundGate(), body
@@ -70,7 +70,7 @@ class Between(TrainingProcessCallback):
 def main() -> None:
     work = load_work()
     users = list(range(work["clients"]))
-    net = Net(make_network(work["width"]))
+    net = PflNetwork(make_network(work["width"]))
     net.body.load_state_dict(work["state"])
     data = {i: Dataset(raw_data=list(client_samples(i)), user_id=str(i)) for i in users}
     sampled = FederatedDataset(lambda i: data[int(i)], get_user_sampler("minimize_reuse", users))
@@ -86,7 +86,7 @@ def main() -> None:
         model,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=work["batch"]),
         NNEvalHyperParams(local_batch_size=1000),
-        callbacks=[Between(net.body)],
+        callbacks=[WaitBetweenRounds(net.body)],
     )
 
 

@@ -37,7 +37,7 @@ class PeerError(Exception):
 
 
 class Peer:
-    """The peer as we see it. `with Peer(…) as peer: peer.round()`"""
+    """The peer as we see it. `with Peer(…) as peer: peer.run_round()`"""
 
     def __init__(self, script: str, setting: Sequence[str], work: dict[str, Any]) -> None:
         if not PYTHON.exists():
@@ -55,7 +55,7 @@ class Peer:
         self.log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(
             [str(PYTHON), *command],
-            cwd=self.folder,  # not here: Ray's workers import what lies in the current folder first
+            cwd=self.folder,  # not this folder: Ray's workers import what is in the current folder first
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
@@ -77,28 +77,28 @@ class Peer:
             connection.settimeout(PATIENCE)
             return connection
         self.close()
-        error = self.error("did not start")
+        error = self.make_error("did not start")
         self.temporary.cleanup()
         raise error
 
-    def round(self) -> None:
+    def run_round(self) -> None:
         try:
             self.connection.sendall(b"g")
             answer = self.connection.recv(1)
         except OSError as error:
-            raise self.error(f"did not answer ({error})") from None
+            raise self.make_error(f"did not answer ({error})") from None
         if not answer:
-            raise self.error("stopped")
+            raise self.make_error("stopped")
 
-    def state(self) -> dict[str, Tensor]:
+    def load_state(self) -> dict[str, Tensor]:
         """The global model after the last round."""
         found: dict[str, Tensor] = torch.load(self.folder / "state.pt", weights_only=True)
         return found
 
-    def error(self, words: str) -> PeerError:
+    def make_error(self, words: str) -> PeerError:
         """An error with the last line of the peer's log that looks like a reason."""
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
-        reasons = [line for line in lines if "Error" in line] or lines or ["it said nothing"]
+        reasons = [line for line in lines if "Error" in line] or lines or ["its log is empty"]
         return PeerError(f"{words}: {reasons[-1]}")
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class RoundGate:
             if self.done == rounds:
                 torch.save(state, os.path.join(os.environ[FOLDER], "state.pt"))
             self.connection.sendall(b"d")
-        # After the last round too, until we close: shutting down is work, and others are still being measured.
+        # Also after the last round, until we close: shutting down takes time while others are still measured.
         if not self.connection.recv(1) and self.done < rounds:
             raise SystemExit("nobody waits for the next round")
         self.done += 1

@@ -1,4 +1,4 @@
-"""What we are compared with, as a competent peer would write it: plain PyTorch, no tricks and no handicaps."""
+"""What we compare with, as a competent user would write it: plain PyTorch, without tricks or handicaps."""
 
 from __future__ import annotations
 

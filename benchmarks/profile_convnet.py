@@ -1,6 +1,6 @@
 """Where the ConvNet's C++ spends its time, on one core: the table in docs/speed.md. Needs `perf`.
 
-python benchmarks/profile_convnet.py 32        a width
+python benchmarks/profile_convnet.py 32        the argument is the width
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,8 +28,7 @@ KINDS = {
 
 
 def repeat_work(width: int, what: str) -> None:
-    import time
-
+    """Computes gradients or adjoints for some seconds."""
     torch.set_num_threads(1)
     task = make_fast_task(width)
     task.threads = 1  # type: ignore[attr-defined]

@@ -2,10 +2,9 @@
 
     python benchmarks/ray_overhead.py [TURNS]        prints the table; a few minutes
 
-Both federations do the same work from the same start and must end with the same bits, or nothing is printed. In-process
-training uses every core with threads, Ray with one single-threaded worker per core. `light` clients train for some
-milliseconds, which shows what Ray adds to a visit; `medium` ones for about a twentieth of a second, `heavy` ones for
-about a third.
+Both federations do the same work from the same start, and must end with the same bits. In-process training uses every
+core with threads, Ray has one single-threaded worker per core. `light` clients train for some milliseconds, which shows
+what Ray adds to a visit; `medium` ones for about a twentieth of a second, `heavy` ones for about a third.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from typing import Any
 import torch
 from timing import quartiles, ratios_by_turn
 
-from fedptr.core.federation import Run, VisitCohort, federate, visit_in_process
+from fedptr.core.federation import Run, federate
+from fedptr.core.visit import VisitCohort, visit_in_process
 from fedptr.engines.ray.visits import Workers
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.plan import Plan, check_plan
 
 TURNS = 8
@@ -44,7 +44,7 @@ def main(turns: int) -> None:
 
 
 def measure_engines(plan: Plan, turns: int) -> list[str]:
-    experiment = prepare(plan)
+    experiment = prepare_experiment(plan)
     began = time.perf_counter()
     with Workers(plan, experiment) as workers:
         start = time.perf_counter() - began

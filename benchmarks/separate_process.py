@@ -1,6 +1,6 @@
 """A reference in a separate process, with the defaults that PyTorch and the system give it.
 
-Our side changes how its process handles memory and threads; a reference must neither profit nor suffer from that.
+Our side changes how its process handles memory and threads; this must not affect a reference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Work = Callable[[], object]
 
 
 class SeparateProcess:
-    """`make(*args)` makes the work in another process; a call does it once. Use it with `contextlib.closing`."""
+    """A process in which `make(*args)` prepares the work; a call does it once. Use it with `contextlib.closing`."""
 
     def __init__(self, make: Callable[..., Work], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""The work that everyone gets: images with labels that can be learned, and the paper's ConvNet.
+"""The work for us and for every reference: images with labels that can be learned, and the paper's ConvNet.
 
 Needs only torch, as it is also imported where a peer is installed instead of us.
 """

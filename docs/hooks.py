@@ -1,8 +1,8 @@
-"""For MkDocs: a page per method, made from its code, so that it cannot be out of date.
+"""For MkDocs: generates a page for each method from its code, so that the pages are always up to date.
 
-Rule, cost, theory and settings come from the class, the numbered details from the module docstrings. A page says
-`<!-- methods -->` where it wants the table of all methods. `results/METHOD.md` and
-`results/choose.md` are put in where they exist.
+Rule, cost, theory and settings come from the class, the numbered details from the module docstrings. In a page,
+`<!-- methods -->` stands for the table of all methods; MARKERS has the other tables. `results/METHOD.md` and
+`results/choose.md` are inserted if they exist.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from mkdocs.structure.pages import Page
 from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
-from fedptr.reproduce.tables import bars
+from fedptr.reproduce.tables import markdown_table
 from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
 OPTIONAL = {"report.md": "The report"}
 NOT_YET = """!!! note "Not filled in yet"
-    This place is for measured results. It is filled from `results/{name}` when that file is there; until then
-    nothing is claimed here.
+    This section shows measured results from `results/{name}`; that file does not exist yet.
 """
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Puts the methods, and pages that may be there, into the navigation."""
+    """Adds the methods, and the optional pages that exist, to the navigation."""
     for entry in config.nav or []:
         if "Methods" in entry:
             entry["Methods"] = [{name: f"methods/{name}.md"} for name in all_methods()]
@@ -45,7 +44,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     for name, method in all_methods().items():
-        files.append(File.generated(config, f"methods/{name}.md", content=page(method)))
+        files.append(File.generated(config, f"methods/{name}.md", content=method_page(method)))
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "benchmarks.md", content=results))
 
@@ -55,28 +54,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = re.sub(r"\[([^]]+)\]\(\.\./((?:fedptr|results)/[^)]+)\)", r"\1 (`\2`)", markdown)  # not on the site
     for marker, make in MARKERS.items():
         markdown = markdown.replace(f"<!-- {marker} -->", make())
-    return re.sub(r"<!-- results/(\S+) -->", lambda found: results(found[1]), markdown)
+    return re.sub(r"<!-- results/(\S+) -->", lambda found: results_markdown(found[1]), markdown)
 
 
-def page(method: type[Method]) -> str:
-    """A method: its rule, cost, details, settings, and all of its code."""
-    source, cost = f"{method.__module__.replace('.', '/')}.py", method.cost.in_words()
+def method_page(method: type[Method]) -> str:
+    """The page of a method: its rule, cost, details, settings, results and code."""
+    source, cost = f"{method.__module__.replace('.', '/')}.py", method.cost_in_words()
     parts = [
         f"# {method.name}",
-        f"{sentence(method.idea)}",
-        f"```text\n{in_formulas(method)}\n```",
+        f"{make_sentence(method.idea)}",
+        f"```text\n{format_rule(method)}\n```",
         "| " + " | ".join(cost) + " |",
         "|" + "---|" * len(cost),
         "| " + " | ".join(cost.values()) + " |",
         "\nDown and up: sent per client and round. Keeps: between rounds. All in model sizes.\n",
         f"**Cite:** {method.cite}",
-        theory(method),
+        format_oracle(method),
         "## How it is done here",
-        *(prose(module) for module in modules(method)),
+        *(docstring_markdown(module) for module in find_modules(method)),
         "Each deviation from a paper is one of these details or one of these settings.",
         "## Settings",
         f"`fedptr run --method {method.name} --set method.NAME=VALUE`, or `[method]` in a plan.\n",
-        settings(method),
+        settings_table(method),
         "## Results",
         f"<!-- results/{method.name}.md -->",
         "## All of its code",
@@ -85,26 +84,26 @@ def page(method: type[Method]) -> str:
     return "\n".join(part if part.startswith("|") else f"\n{part}\n" for part in parts)
 
 
-def sentence(text: str) -> str:
-    """`idea` as a sentence, without the formula at its end, which is shown apart."""
+def make_sentence(text: str) -> str:
+    """`idea` as a sentence, without the formula at its end, which the page shows separately."""
     words, _, rest = text.partition(": ")
     words = words if re.search("[−(]", rest) else text
     return words[0].upper() + words[1:] + "."
 
 
-def in_formulas(method: type[Method]) -> str:
-    """A round of the method, as it declares it."""
+def format_rule(method: type[Method]) -> str:
+    """The formulas of a round, as the method declares them."""
     return "\n".join(method.rule.in_words()) if method.rule else "see its code"
 
 
-def theory(method: type[Method]) -> str:
-    """Where theory sees it end on quadratics, a line for each of its rows in the oracle's table."""
+def format_oracle(method: type[Method]) -> str:
+    """What theory says about its limit on quadratics, with a line for each of its rows in the oracle's table."""
     lines = [f"- {row.row}: {row.because}." for row in method.oracle]
     return "\n".join(["On quadratics with a known optimum ([the oracle](../oracle.md)):", "", *lines]) if lines else ""
 
 
-def modules(method: type[Method]) -> list[Any]:
-    """The method's module, and those of its parts other than FedAvg."""
+def find_modules(method: type[Method]) -> list[Any]:
+    """The modules of the method and of its base classes, without FedAvg."""
     found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, Method, object)]
     if any("trajectory" in str(module) for module in found):
         import fedptr.methods.ptr.matching
@@ -113,7 +112,7 @@ def modules(method: type[Method]) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
-def prose(module: Any) -> str:
+def docstring_markdown(module: Any) -> str:
     """A module's docstring as Markdown: its symbol tables are code blocks, its numbered details a list."""
     blocks, own = [], module.__name__.startswith("fedptr.methods.")
     for block in re.split(r"\n\s*\n", inspect.getdoc(module) or ""):
@@ -126,7 +125,7 @@ def prose(module: Any) -> str:
     return ("" if own else f"### {module.__name__}\n\n") + "\n\n".join(blocks)
 
 
-def settings(method: type[Method]) -> str:
+def settings_table(method: type[Method]) -> str:
     hints = typing.get_type_hints(method)
     lines = ["| setting | default | meaning | takes |", "|---|---|---|---|"]
     for f in fields(method):
@@ -135,16 +134,16 @@ def settings(method: type[Method]) -> str:
     return "\n".join(lines)
 
 
-def costs() -> str:
-    """What each method costs, as it says itself."""
-    keys = list(FedAvg.cost.in_words())
+def costs_table() -> str:
+    """The cost that each method declares."""
+    keys = list(FedAvg.cost_in_words())
     lines = [f"| method | {' | '.join(keys)} |", "|---" * (1 + len(keys)) + "|"]
     for name, method in all_methods().items():
-        lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(method.cost.in_words()[key] for key in keys)} |")
+        lines.append(f"| [{name}](methods/{name}.md) | {' | '.join(method.cost_in_words()[key] for key in keys)} |")
     return "\n".join(lines)
 
 
-def families() -> dict[str, list[type[Method]]]:
+def group_by_family() -> dict[str, list[type[Method]]]:
     """The methods of each family."""
     found: dict[str, list[type[Method]]] = {}
     for method in all_methods().values():
@@ -152,24 +151,24 @@ def families() -> dict[str, list[type[Method]]]:
     return found
 
 
-def table_of_methods() -> str:
-    """A row a method, the families one after another."""
+def methods_table() -> str:
+    """A row for each method, grouped by family."""
     head = ["method", "local direction", "server's step", "sent down / up", "client keeps", "server keeps"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for family, members in families().items():
+    for family, members in group_by_family().items():
         lines.append(f"| **{family}** |" + " |" * (len(head) - 1))
         for method in members:
             also = f" ({', '.join(method.aliases)})" if method.aliases else ""
             link = f"[{method.name}](methods/{method.name}.md){also}"
-            cost = method.cost.in_words()
+            cost = method.cost_in_words()
             kept = ("–" if cost[key] == "0" else cost[key] for key in ("client keeps", "server keeps"))
-            row = [link, *directions(method), f"{cost['down']} / {cost['up']}", *kept]
+            row = [link, *describe_steps(method), f"{cost['down']} / {cost['up']}", *kept]
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
-def directions(method: type[Method]) -> tuple[str, str]:
-    """A local step, with where it starts and what its symbols are, and the server's step."""
+def describe_steps(method: type[Method]) -> tuple[str, str]:
+    """The local step, with its start and symbols, and the server's step."""
     if not method.rule:
         return "see its code", "see its code"
     rule = method.rule
@@ -177,72 +176,73 @@ def directions(method: type[Method]) -> tuple[str, str]:
     return ", ".join(part for part in (rule.local, start, rule.where) if part), rule.server
 
 
-def ideas() -> str:
-    """Each method in a line, with what it does differently from FedAvg."""
+def ideas_table() -> str:
+    """A row for each method, with the step in which it differs from FedAvg."""
     lines = ["| method | idea | local direction, or the server's step |", "|---|---|---|"]
     for name, method in all_methods().items():
-        local, server = directions(method)
+        local, server = describe_steps(method)
         shown = server if local == FedAvg.rule.local else local
-        lines.append(f"| [{name}](methods/{name}.md) | {sentence(method.idea)} | {shown} |")
+        lines.append(f"| [{name}](methods/{name}.md) | {make_sentence(method.idea)} | {shown} |")
     return "\n".join(lines)
 
 
-def results(name: str) -> str:
-    """What somebody wrote about the results of a method (or all), and its numbers as they are in results/."""
+def results_markdown(name: str) -> str:
+    """The text about the results of a method (or of all), and its numbers from results/."""
     path = ROOT / "results" / name
     words = path.read_text(encoding="utf-8") if path.exists() else ""
-    numbers = compared() if name == "choose.md" else measured(name.removesuffix(".md"))
+    numbers = comparison_tables() if name == "choose.md" else method_results(name.removesuffix(".md"))
     return "\n\n".join(part for part in (words, numbers) if part) or NOT_YET.format(name=name)
 
 
-def tables() -> list[dict[str, Any]]:
-    """What `fedptr reproduce` found at the scale whose results are kept here, Table 1 first."""
+def read_tables() -> list[dict[str, Any]]:
+    """The results of `fedptr reproduce` that are kept in results/cpu, by recipe."""
     found = sorted((ROOT / "results" / "cpu").glob("*/reproduce.json"), key=lambda path: path.parent.name)
     return [json.loads(path.read_text(encoding="utf-8")) for path in found]
 
 
-def measured(name: str) -> str:
-    """A method's cells in all tables."""
+def method_results(name: str) -> str:
+    """The cells of a method in all tables."""
     lines = [
-        f"| {data['title'].partition(':')[0]}, {cell['row']} | {number(cell)} | {theirs(cell)} | {gap(cell, data)} |"
-        for data in tables()
+        f"| {data['title'].partition(':')[0]}, {cell['row']} | "
+        f"{format_accuracy(cell)} | {format_paper_number(cell)} | {format_gap(cell, data)} |"
+        for data in read_tables()
         for cell in data["cells"]
         if cell["column"] == name and "mean" in cell
     ]
     head = ["| `cpu` scale | accuracy % | paper | gap (paper's), verdict |", "|---|---:|---:|---|"]
-    more = "\nHow they were made, and what we think of them: `results/README.md` in the repository."
+    more = "\n`results/README.md` in the repository says how they were made, and discusses them."
     return "\n".join([*head, *lines, more]) if lines else ""
 
 
-def compared() -> str:
-    """The accuracies of Table 1, a row for each condition, and of all global methods, a row for each."""
-    found = {data["recipe"]: data for data in tables()}
-    return "\n\n".join(grid(found[name]) for name in ("table1", "global-methods") if name in found)
+def comparison_tables() -> str:
+    """The accuracies of Table 1, with a row for each condition, and of all global methods, with a row for each."""
+    found = {data["recipe"]: data for data in read_tables()}
+    return "\n\n".join(accuracy_table(found[name]) for name in ("table1", "global-methods") if name in found)
 
 
-def grid(data: dict[str, Any]) -> str:
-    """A recipe's accuracies, with its name; rows of which there is nothing are left out."""
+def accuracy_table(data: dict[str, Any]) -> str:
+    """A recipe's title and accuracies; rows without results are left out."""
     columns = list(dict.fromkeys(cell["column"] for cell in data["cells"]))
     lines = []
     for row in dict.fromkeys(cell["row"] for cell in data["cells"]):
         cells = {cell["column"]: cell for cell in data["cells"] if cell["row"] == row and "mean" in cell}
         if cells:
-            lines.append([row, *(number(cells[column]) if column in cells else "–" for column in columns)])
-    return "\n".join([f"{data['title']}:", "", *bars(["", *columns], lines, len(columns))])
+            lines.append([row, *(format_accuracy(cells[column]) if column in cells else "–" for column in columns)])
+    return "\n".join([f"{data['title']}:", "", *markdown_table(["", *columns], lines, len(columns))])
 
 
-def number(cell: dict[str, Any]) -> str:
-    """Of how many seeds it is stands beside it where that is not as many as for the others."""
+def format_accuracy(cell: dict[str, Any]) -> str:
+    """Mean ± interval, with the number of finished seeds if some are missing."""
     n = len(cell["accuracies"])
     few = f" [{n}]" if n < len(cell["folders"]) else ""
     return f"{cell['mean']:.1f}" + ("" if cell["ci95"] is None else f" ± {cell['ci95']:.1f}") + few
 
 
-def theirs(cell: dict[str, Any]) -> str:
+def format_paper_number(cell: dict[str, Any]) -> str:
     return "–" if cell["paper"] is None else f"{cell['paper']:.1f}"
 
 
-def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
+def format_gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     if cell["column"] == data["reference"] or cell["gap"] is None:
         return "–"
     several = "" if cell["gap_ci95"] is None else f" ± {cell['gap_ci95']:.1f}"
@@ -250,4 +250,4 @@ def gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     return f"{cell['gap']:+z.1f}{several}{paper}"
 
 
-MARKERS = {"costs": costs, "ideas": ideas, "methods": table_of_methods}
+MARKERS = {"costs": costs_table, "ideas": ideas_table, "methods": methods_table}

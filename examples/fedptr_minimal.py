@@ -4,7 +4,7 @@
     w^t    global model, a flat vector        X, y, β   client i's auxiliary dataset D̃_i, its labels and step size
     w̃      projected model, `target`          d_j       w_j − w̃_j, for each parameter tensor j
 
-Plain rather than fast: matching keeps the graph of all R student steps. The package computes the same without it, and
+Simple rather than fast: matching keeps the graph of all R student steps. The package computes the same without it, and
 tests/test_examples.py keeps the two equal. Left out: DSA, partial participation, recovery from a diverged matching.
 """
 
@@ -40,13 +40,13 @@ class Settings(NamedTuple):
     lam: float = 0.05  # λ
 
 
-def stream(*name: int | str) -> Generator:
-    """Random numbers by name: no draw depends on which others were made before it."""
+def seed_stream(*name: int | str) -> Generator:
+    """Random numbers by name: a draw does not depend on the draws before it."""
     digest = hashlib.blake2b(json.dumps(name).encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def gradient(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, create_graph: bool = False) -> Tensor:
+def loss_gradient(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, create_graph: bool = False) -> Tensor:
     w = w if create_graph else w.detach().requires_grad_()
     parts = w.split([p.numel() for p in model.parameters()])
     named = {name: part.view_as(p) for (name, p), part in zip(model.named_parameters(), parts, strict=True)}
@@ -54,7 +54,7 @@ def gradient(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, create_graph: bo
     return torch.autograd.grad(loss, w, create_graph=create_graph)[0]
 
 
-def auxiliary(x: Tensor, y: Tensor, classes: int, s: Settings, noise: Generator) -> Auxiliary:
+def make_auxiliary(x: Tensor, y: Tensor, classes: int, s: Settings, noise: Generator) -> Auxiliary:
     """D̃_i at the start: client i's own images of the classes it has, noise for the others."""
     X = torch.randn(classes * s.ipc, *x.shape[1:], generator=noise).to(x)
     for k in y.unique().tolist():
@@ -63,14 +63,14 @@ def auxiliary(x: Tensor, y: Tensor, classes: int, s: Settings, noise: Generator)
     return X, torch.arange(classes).repeat_interleave(s.ipc), x.new_tensor(s.beta)
 
 
-def match(model: nn.Module, w_start: Tensor, w_end: Tensor, aux: Auxiliary, s: Settings) -> Auxiliary:
+def match_trajectory(model: nn.Module, w_start: Tensor, w_end: Tensor, aux: Auxiliary, s: Settings) -> Auxiliary:
     """MTT: H steps on X and β, so that R steps of the student lead from w_start to w_end."""
     X, y, beta = aux[0].clone().requires_grad_(), aux[1], aux[2].clone().requires_grad_()
     sgd = torch.optim.SGD([{"params": X, "lr": s.lr_img}, {"params": beta, "lr": s.lr_beta}], momentum=s.mtt_momentum)
     for _ in range(s.H):
         w = w_start.clone().requires_grad_()
         for _ in range(s.R):
-            w = w - beta * gradient(model, w, X, y, create_graph=True)
+            w = w - beta * loss_gradient(model, w, X, y, create_graph=True)
         L = (w - w_end).square().sum() / (w_start - w_end).square().sum()
         X.grad, beta.grad = torch.autograd.grad(L, (X, beta))
         sgd.step()
@@ -78,18 +78,18 @@ def match(model: nn.Module, w_start: Tensor, w_end: Tensor, aux: Auxiliary, s: S
     return X.detach(), y, beta.detach()
 
 
-def project(model: nn.Module, w: Tensor, aux: Auxiliary, s: Settings) -> Tensor:
+def project_model(model: nn.Module, w: Tensor, aux: Auxiliary, s: Settings) -> Tensor:
     """w̃: K steps of gradient descent from the global model on D̃_i."""
     for _ in range(s.K):
-        w = w - s.eta * gradient(model, w, aux[0], aux[1])
+        w = w - s.eta * loss_gradient(model, w, aux[0], aux[1])
     return w
 
 
-def train(model: nn.Module, w: Tensor, target: Tensor | None, data: Data, order: Generator, s: Settings) -> Tensor:
+def local_sgd(model: nn.Module, w: Tensor, target: Tensor | None, data: Data, order: Generator, s: Settings) -> Tensor:
     """One epoch of the client's SGD on L_i(w) + Σ_j (λ_j/2)‖w_j − w̃_j‖², from w̃ once there is one."""
     w, velocity, sizes = w if target is None else target, torch.zeros_like(w), [p.numel() for p in model.parameters()]
     for rows in torch.randperm(len(data[1]), generator=order).split(s.batch):
-        g = gradient(model, w, data[0][rows], data[1][rows])
+        g = loss_gradient(model, w, data[0][rows], data[1][rows])
         if target is not None:  # λ_j d_j, λ_j = λ/max(‖d_j‖, ε); with ε = η_l·λ one plain step never goes past w̃_j
             d = (w - target).split(sizes)
             g = g + torch.cat([d_j * (s.lam / d_j.norm().clamp(min=s.lr * s.lam)) for d_j in d])
@@ -98,24 +98,24 @@ def train(model: nn.Module, w: Tensor, target: Tensor | None, data: Data, order:
     return w
 
 
-def fedptr(clients: list[Data], test: Data, model: nn.Module, rounds: int, seed: int, s: Settings) -> list[Tensor]:
+def run_fedptr(clients: list[Data], test: Data, model: nn.Module, rounds: int, seed: int, s: Settings) -> list[Tensor]:
     """The global models w^0 … w^T."""
     w = [nn.utils.parameters_to_vector(model.parameters()).detach()]
     classes, total = int(test[1].max()) + 1, sum(len(y) for _, y in clients)
-    aux = [auxiliary(x, y, classes, s, stream(seed, "client", i, "aux-init")) for i, (x, y) in enumerate(clients)]
+    aux = [make_auxiliary(*xy, classes, s, seed_stream(seed, "client", i, "aux-init")) for i, xy in enumerate(clients)]
     for t in range(rounds):
         w.append(torch.zeros_like(w[t]))
         for i, data in enumerate(clients):
-            aux[i] = match(model, w[t - s.m], w[t], aux[i], s) if t > s.m else aux[i]
-            target = project(model, w[t], aux[i], s) if t > s.m else None
-            w_i = train(model, w[t], target, data, stream(seed, "round", t, "client", i, "batch-order"), s)
+            aux[i] = match_trajectory(model, w[t - s.m], w[t], aux[i], s) if t > s.m else aux[i]
+            target = project_model(model, w[t], aux[i], s) if t > s.m else None
+            w_i = local_sgd(model, w[t], target, data, seed_stream(seed, "round", t, "client", i, "batch-order"), s)
             w[t + 1] += len(data[1]) / total * w_i
         nn.utils.vector_to_parameters(w[t + 1], model.parameters())
         print(f"round {t + 1:2}  accuracy {(model(test[0]).argmax(1) == test[1]).float().mean():.1%}", flush=True)
     return w
 
 
-def digits() -> tuple[Data, Data]:
+def load_data() -> tuple[Data, Data]:
     """Training and test set, normalised; 36 images of each class are test images."""
     images, labels = load_digits(return_X_y=True)
     rng = np.random.RandomState(0)
@@ -126,8 +126,8 @@ def digits() -> tuple[Data, Data]:
     return (x[train], y[train]), (x[test], y[test])
 
 
-def dirichlet(labels: Tensor, clients: int, alpha: float, min_size: int, seed: int) -> list[Tensor]:
-    """Rows by client: one draw splits one class; all is drawn again until no client is too small."""
+def draw_split(labels: Tensor, clients: int, alpha: float, min_size: int, seed: int) -> list[Tensor]:
+    """Rows by client: one draw splits one class; all are drawn again until no client is too small."""
     rng, y, owner = np.random.RandomState(seed), labels.numpy(), np.zeros(len(labels), int)
     while np.bincount(owner, minlength=clients).min() < min_size:
         for k, n in enumerate(np.bincount(y)):
@@ -138,13 +138,13 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, min_size: int, seed: i
     return [torch.tensor(np.flatnonzero(owner == i)) for i in range(clients)]
 
 
-def mlp(seed: int) -> nn.Module:
-    torch.manual_seed(stream(seed, "init").initial_seed())
+def make_mlp(seed: int) -> nn.Module:
+    torch.manual_seed(seed_stream(seed, "init").initial_seed())
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # with a model this small more threads only wait for each other
-    (x, y), test = digits()
-    clients = [(x[rows], y[rows]) for rows in dirichlet(y, clients=10, alpha=0.1, min_size=10, seed=0)]
-    fedptr(clients, test, mlp(seed=0), int(sys.argv[1]) if len(sys.argv) > 1 else 20, 0, Settings())
+    (x, y), test = load_data()
+    clients = [(x[rows], y[rows]) for rows in draw_split(y, clients=10, alpha=0.1, min_size=10, seed=0)]
+    run_fedptr(clients, test, make_mlp(seed=0), int(sys.argv[1]) if len(sys.argv) > 1 else 20, 0, Settings())

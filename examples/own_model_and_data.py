@@ -1,4 +1,4 @@
-"""Your own model and data: five vineyards train one wine classifier together, and none shows its bottles.
+"""Your own model and data: five vineyards train one wine classifier together, without sharing their data.
 
 python examples/own_model_and_data.py
 """
@@ -28,7 +28,7 @@ x, y = (torch.as_tensor(a) for a in load_wine(return_X_y=True))
 train, test = torch.randperm(len(y)).split([130, 48])
 x = ((x - x[train].mean(0)) / x[train].std(0)).float()
 
-# A client is a Samples. Here one table is split; with alpha = 0.1 a client has hardly more than one class.
+# A client is a Samples. Here one table is split; with alpha = 0.1 most of a client's samples are of one class.
 split = partition(y[train], CLASSES, SplitPlan(clients=5, alpha=0.1, min_size=5))
 clients = Samples(x[train], y[train]).split(split.clients)
 

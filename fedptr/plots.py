@@ -17,34 +17,34 @@ LONG, SHORT, DOTS, MIXED = (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)), (0, (3, 1,
 
 
 class Look(NamedTuple):
-    """A method looks the same in every comparison, and declares how.
+    """How a method's curves look; it declares this, so that it looks the same in every comparison.
 
-    The first colours are Okabe and Ito's, the others Tol's, which colour-blind people tell apart. Dashes do it in
-    print, and within a family of methods, which has one colour.
+    The first colours are Okabe and Ito's, the others Tol's: colour-blind people can tell them apart. Dashes distinguish
+    curves in print, and methods of one family, which share a colour.
     """
 
     colour: str
     dashes: str | tuple[float, tuple[float, ...]] = "-"
-    bold: bool = False  # thicker, and below, so that a curve that runs along with it is seen too
+    bold: bool = False  # thicker, and drawn below, so that a curve at the same place stays visible
 
 
-# For methods that declare none.
-OTHERS = tuple(
+# For methods that declare no look.
+SPARE_LOOKS = tuple(
     Look(colour, dashes) for dashes in (LONG, MIXED) for colour in ("#882255", "#117733", "#aa4499", "#999933")
 )
-# For lines that are no methods.
+# For lines that are not methods.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
-FEW = 20  # so few evaluations are marked each
+MARKED = 20  # up to this many evaluations are marked with dots
 
 
 def choose_looks(declared: Mapping[str, Look | None]) -> dict[str, Look]:
-    """The look of every method; those that declare none get the others in turn."""
-    others = itertools.cycle(OTHERS)
-    return {name: look or next(others) for name, look in declared.items()}
+    """The look of every method; those that declare none get the spare ones in turn."""
+    spare = itertools.cycle(SPARE_LOOKS)
+    return {name: look or next(spare) for name, look in declared.items()}
 
 
-def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) -> tuple[Path, Path]:
-    """Mean over the seeds, with its 95 % confidence interval as a band."""
+def plot_learning_curves(records: Records, looks: Mapping[str, Look], title: str, path: Path) -> tuple[Path, Path]:
+    """Draws the mean over seeds, with its 95 % confidence interval as a band."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -53,10 +53,10 @@ def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) ->
     lines = []
     for name, seeds in records.items():
         colour, dashes, bold = looks[name]
-        rounds, seconds, accuracy = measured(seeds)
+        rounds, seconds, accuracy = stack_accuracies(seeds)
         mean, half = mean_with_interval(accuracy)
         look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if bold else 1.4, "zorder": 3 if bold else 4}
-        look |= {"marker": "o", "markersize": 5 if bold else 3.5} if len(rounds) <= FEW else {}
+        look |= {"marker": "o", "markersize": 5 if bold else 3.5} if len(rounds) <= MARKED else {}
         for axes, x in ((by_round, rounds), (by_second, seconds)):
             (line,) = axes.plot(x, mean, label=name, **look)
             if half is not None:
@@ -73,7 +73,7 @@ def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) ->
         axes.grid(color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    # In the order in which the curves end, so that eye and legend go the same way.
+    # The legend has the order in which the curves end.
     in_order = [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
     figure.legend(handles=in_order, loc="outside right center", frameon=False, handlelength=2.6)
     figure.suptitle(title, fontsize=11, parse_math=False)
@@ -82,15 +82,15 @@ def plot(records: Records, looks: Mapping[str, Look], title: str, path: Path) ->
 
 
 def save_figure(figure: Any, path: Path) -> list[Path]:
-    """As PNG and SVG; the same figure gives the same files."""
+    """Saves as PNG and SVG; the same figure gives the same files."""
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
     figure.savefig(png, dpi=150)
     figure.savefig(svg, metadata={"Date": None})
     return [png, svg]
 
 
-def measured(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
-    """The evaluated rounds, the mean seconds until then, and the accuracies (%) by seed."""
+def stack_accuracies(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
+    """The evaluated rounds, the mean seconds until each, and the accuracies (%) by seed and round."""
     rounds = np.array([r["round"] for r in seeds[0] if "test_accuracy" in r])
     accuracy = 100 * np.array([[r["test_accuracy"] for r in records if "test_accuracy" in r] for records in seeds])
     seconds = np.cumsum([[r["seconds"]["total"] for r in records] for records in seeds], axis=1)

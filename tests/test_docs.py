@@ -19,8 +19,8 @@ import torch
 from small_world import World
 from wait_until import PATIENCE
 
-from fedptr.cli.main import parser
-from fedptr.cli.plan_options import tables_from
+from fedptr.cli.main import build_parser
+from fedptr.cli.plan_options import build_tables
 from fedptr.methods import FedAvg, all_methods
 from fedptr.runs.plan import check_plan
 
@@ -94,7 +94,9 @@ def sections(site: Path, name: str) -> dict[str, str]:
 def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
     page, method = sections(site, name), all_methods()[name]
     assert f"<strong>Cite:</strong> {html.escape(method.cite, quote=False)}" in page["title"]
-    assert "w ← w − η_l" in page["title"]
+    assert method.rule is None or all(
+        html.escape(line, quote=False) in page["title"] for line in method.rule.in_words()
+    )
     assert ("w ← w̃, the projected model" in page["title"]) == name.startswith("fedptr")
     assert all(f"<code>{setting.name}</code>" in page["settings"] for setting in fields(method))
     assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
@@ -190,6 +192,6 @@ def test_its_commands_are_understood(page: str) -> None:
     commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", text, re.MULTILINE)
     assert commands
     for command in commands:
-        args = parser().parse_args(command.split())
+        args = build_parser().parse_args(command.split())
         if args.command in ("run", "compare"):
-            check_plan(tables_from(args))
+            check_plan(build_tables(args))

@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, nn
 from wait_until import PATIENCE
 
-from fedptr.cli.main import parser
-from fedptr.cli.plan_options import tables_from
+from fedptr.cli.main import build_parser
+from fedptr.cli.plan_options import build_tables
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
-from fedptr.methods import make
+from fedptr.methods import make_method
 from fedptr.models.networks import ConvNet
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.plan import check_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -105,13 +105,13 @@ def experiment() -> Experiment:
         "split": {"clients": CLIENTS, "alpha": 0.1, "min_size": 250, "seed": 5},
         "model": {"name": "mlp", "width": 64},
     }
-    return prepare(check_plan(tables))
+    return prepare_experiment(check_plan(tables))
 
 
 def data() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
     """Clients and test set of the one file's own making."""
-    (x, y), test = minimal().digits()
-    rows = minimal().dirichlet(y, CLIENTS, alpha=0.1, min_size=250, seed=5)
+    (x, y), test = minimal().load_data()
+    rows = minimal().draw_split(y, CLIENTS, alpha=0.1, min_size=250, seed=5)
     return [(x[own], y[own]) for own in rows], test
 
 
@@ -122,7 +122,7 @@ def test_minimal_has_the_same_data_split_and_model() -> None:
         expected_x, expected_y = samples.take(torch.arange(len(samples)))
         assert torch.equal(y, expected_y)
         assert torch.allclose(x, expected_x, rtol=0, atol=1e-6)
-    w = nn.utils.parameters_to_vector(minimal().mlp(SEED).parameters())
+    w = nn.utils.parameters_to_vector(minimal().make_mlp(SEED).parameters())
     assert torch.equal(w, experiment().task.init())
 
 
@@ -136,7 +136,7 @@ def model(kind: str) -> nn.Module:
     if kind == "convnet":
         with Key(SEED).fixed("init"):
             return ConvNet((1, 8, 8), 10, width=3, depth=2).double()  # its biases before a norm stay below ε
-    mlp: nn.Module = minimal().mlp(SEED)
+    mlp: nn.Module = minimal().make_mlp(SEED)
     return mlp.double()
 
 
@@ -149,7 +149,7 @@ def package(kind: str) -> list[Tensor]:
     shared = {name: getattr(own, name) for name in ("m", "beta", "lr_img", "lr_beta", "mtt_momentum", "K", "eta")}
     local = Local(lr=own.lr, momentum=own.momentum, batch=own.batch)
     runs = federate(
-        make("fedptr", dsa=False, **{**shared, **SMALL}),
+        make_method("fedptr", dsa=False, **{**shared, **SMALL}),
         task, [Samples(*client) for client in clients], Samples(*test), Rounds(rounds=ROUNDS, seed=SEED), local,
     )  # fmt: skip
     return [task.init(), *(run.w for run in runs)]
@@ -158,7 +158,7 @@ def package(kind: str) -> list[Tensor]:
 def one_file(kind: str, **change: float) -> list[Tensor]:
     settings = minimal().Settings(**{**SMALL, **change})
     clients, test = double()
-    w: list[Tensor] = minimal().fedptr(clients, test, model(kind), ROUNDS, SEED, settings)
+    w: list[Tensor] = minimal().run_fedptr(clients, test, model(kind), ROUNDS, SEED, settings)
     return w
 
 
@@ -203,6 +203,6 @@ def test_the_readme_commands_are_understood() -> None:
     commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", readme(), re.MULTILINE)
     assert len(commands) >= 5
     for command in commands:
-        args = parser().parse_args(command.split())
+        args = build_parser().parse_args(command.split())
         if args.command in ("run", "compare", "partition"):
-            check_plan(tables_from(args))
+            check_plan(build_tables(args))

@@ -7,7 +7,7 @@ import torch
 
 from fedptr.core.federation import federate, last_run
 from fedptr.errors import UserError
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.plan import Plan, check_plan
 
 pytestmark = pytest.mark.real
@@ -27,7 +27,7 @@ def planned(name: str, **sections: dict) -> tuple[Plan, Experiment]:
         {section: {**base.get(section, {}), **sections.get(section, {})} for section in {*base, *sections}}
     )
     try:
-        return plan, prepare(plan)
+        return plan, prepare_experiment(plan)
     except UserError as error:
         if "was not found" not in str(error):
             raise

@@ -14,7 +14,7 @@ from small_world import QUICK
 from torch import Tensor
 
 from fedptr.core.method import Cost, Method, Site
-from fedptr.methods import make
+from fedptr.methods import make_method
 from fedptr.methods.fedavg import FedAvg
 from fedptr.settings import setting
 from fedptr.testing import check_method
@@ -173,8 +173,8 @@ BROKEN: dict[type[Any], str] = {
     KeepsInfinity: "keeps 'last', which is not finite",
     SendsInfinity: "its 'w' is not finite",
     SendsAPart: "its 'w' is torch.float32 of shape",
-    SendsMore: "good sends 2 model sizes up, and its cost declares 1",
-    BroadcastsMore: "good sends 2 model sizes down, and its cost declares 1",
+    SendsMore: "it sent again, w, not w",
+    BroadcastsMore: "good sends 2 model sizes down, and declares 1",
     KeepsMore: "good: the client keeps 2 model sizes, and its cost declares 1",
     ServerKeepsMore: "good: the server keeps 1 model sizes, and its cost declares 0",
     RaisesAnError: "good does not run: good, round 1, client 0: ValueError: out of order",
@@ -198,4 +198,4 @@ def test_a_broken_method_is_told_what_is_wrong(broken: type[Method]) -> None:
 
 
 def test_a_combined_method_passes() -> None:
-    check_method(make("scaffold+ptr", **QUICK))
+    check_method(make_method("scaffold+ptr", **QUICK))

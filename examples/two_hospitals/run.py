@@ -23,7 +23,7 @@ FEDPTR = [sys.executable, "-m", "fedptr"]
 
 
 def write_data(folder: Path) -> None:
-    """A file per hospital: its classes by name, with numbers of its own, and images that only it has."""
+    """Writes a file for each hospital: its own images, and the names of its classes, which it numbers from 0."""
     x, y = load_digits(return_X_y=True)
     images, owner = (x * 15).astype(np.uint8).reshape(-1, 8, 8), np.arange(len(y)) % 2
     for k, (name, classes) in enumerate(HOSPITALS.items()):
@@ -36,24 +36,24 @@ def write_data(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", classes=np.array([NAMES[c] for c in classes]), **parts)
 
 
-def fedptr(*arguments: str | Path) -> None:
+def run_fedptr(*arguments: str | Path) -> None:
     print("$ fedptr", *arguments, flush=True)
     subprocess.run([*FEDPTR, *map(str, arguments)], check=True)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def start(script: Path, log: Path) -> subprocess.Popen[bytes]:
+def start_script(script: Path, log: Path) -> subprocess.Popen[bytes]:
     print(f"$ {script} &", flush=True)
     with open(log, "wb") as file:
         return subprocess.Popen([script], stdout=file, stderr=file)
 
 
-def wait_for(port: int) -> None:
+def wait_for_port(port: int) -> None:
     for _ in range(600):
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -67,19 +67,19 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_data(folder)
-    port, federation = free_port(), folder / "federation"
+    port, federation = find_free_port(), folder / "federation"
     nodes = ",".join(f"{name}={folder / name}.npz" for name in HOSPITALS)
-    fedptr("deploy", "init", federation, HERE / "plan.toml", "--nodes", nodes, "--port", str(port))
+    run_fedptr("deploy", "init", federation, HERE / "plan.toml", "--nodes", nodes, "--port", str(port))
     os.environ["FEDPTR_BIN"] = str(Path(sys.executable).parent)
-    running = [start(federation / "server" / "superlink.sh", folder / "superlink.log")]
+    running = [start_script(federation / "server" / "superlink.sh", folder / "superlink.log")]
     try:
-        wait_for(port)
-        fedptr("deploy", "register", federation / "server")
+        wait_for_port(port)
+        run_fedptr("deploy", "register", federation / "server")
         for name in HOSPITALS:
-            running.append(start(federation / "nodes" / name / "supernode.sh", folder / f"{name}.log"))
-            fedptr("deploy", "check", federation / "nodes" / name)
-        fedptr("deploy", "run", federation / "server")
-        fedptr("status", federation / "server" / "run")
+            running.append(start_script(federation / "nodes" / name / "supernode.sh", folder / f"{name}.log"))
+            run_fedptr("deploy", "check", federation / "nodes" / name)
+        run_fedptr("deploy", "run", federation / "server")
+        run_fedptr("status", federation / "server" / "run")
     finally:
         for process in reversed(running):
             process.terminate()

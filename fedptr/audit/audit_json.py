@@ -15,13 +15,13 @@ from fedptr.atomic_files import write_text
 from fedptr.audit.check_audit import WRONG, check_audit
 from fedptr.audit.examples import Examples
 from fedptr.audit.metrics import Measures
-from fedptr.audit.options import Options
+from fedptr.audit.options import AuditOptions
 from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.runs.rounds_file import jsonable
-from fedptr.runs.summary import versions
+from fedptr.runs.rounds_file import to_json_values
+from fedptr.runs.summary import list_versions
 
 NAME = "audit.json"
 FORMAT = 2
@@ -31,7 +31,7 @@ SAME = (*RUN, "weights_sha256", "examples_sha256", "target")
 Result = dict[str, Any]
 
 
-def describe_audit(run: Target, attacked: Target, examples: Examples, member: Flags, options: Options) -> Result:
+def describe_audit(run: Target, attacked: Target, examples: Examples, member: Flags, options: AuditOptions) -> Result:
     """Which model was attacked, with which examples."""
     tables = run.plan.tables()
     # Results are shared; where they were made is not.
@@ -53,7 +53,7 @@ def describe_audit(run: Target, attacked: Target, examples: Examples, member: Fl
         "non_members": int((~member).sum()),
         "background": sum(map(len, examples.background)),
         "plan": tables,
-        "versions": versions(),
+        "versions": list_versions(),
     }
 
 
@@ -68,7 +68,7 @@ def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxili
     whole = {**told, "attacks": {**(before["attacks"] if before and all_ else {}), **attacks}}
     own = auxiliary or (before.get("auxiliary") if run else None)
     whole |= {"auxiliary": own} if own else {}
-    write_text(folder / NAME, json.dumps(jsonable(whole), indent=1) + "\n")
+    write_text(folder / NAME, json.dumps(to_json_values(whole), indent=1) + "\n")
     return whole
 
 

@@ -62,7 +62,7 @@ def audit_auxiliary_sets(run: Target, seed: int, place: Path, jobs: int) -> Resu
     every = -(-run.plan.run.rounds // KEPT)
     wanted = {place / FOLDER / init: repeat_run(run, init, every) for init in possible_starts(run.plan)}
     board = train_jobs(wanted, jobs, "auxiliary run")
-    kept = {folder.name: auxiliary_sets.load(folder) for folder in wanted}
+    kept = {folder.name: auxiliary_sets.load_sets(folder) for folder in wanted}
     for folder in wanted:
         if not (kept[folder.name] and auxiliary_sets.load_starts(folder)):
             raise UserError(f"the auxiliary sets of {folder} are gone; remove {folder} and audit again")

@@ -14,7 +14,7 @@ import torch
 from fedptr.atomic_files import flush_to_disk, replace_atomically
 from fedptr.audit.neighbours import OwnedClass, find_closest_pairs
 from fedptr.audit.target import Target
-from fedptr.runs.auxiliary_pictures import denormalised
+from fedptr.runs.auxiliary_pictures import to_pixels
 from fedptr.types import State
 
 SHOWN = 8
@@ -34,7 +34,7 @@ def save_closest_pairs(
         return []
     nearest = sorted(find_closest_pairs(run, here, last), key=lambda pair: pair[0])[:SHOWN]
     columns = torch.stack([triple for *_, triple in nearest])
-    flat = denormalised(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])
+    flat = to_pixels(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])
     with replace_atomically(path) as scratch, open(scratch, "xb") as file:
         Image.fromarray(join_tiles(flat.numpy())).save(file, "PNG")
         flush_to_disk(file)

@@ -28,14 +28,14 @@ MANY = 64  # shadows from which on every example gets a σ of its own
 Variance = Literal["shared", "example"]
 
 
-class Side(NamedTuple):
+class Gaussians(NamedTuple):
     """The Gaussians of all examples, IN or OUT; σ may be one number for all."""
 
     mu: Floats
     sigma: Floats
 
 
-def fit_side(phi: Floats, side: Flags, variance: Variance) -> Side:
+def fit_gaussians(phi: Floats, side: Flags, variance: Variance) -> Gaussians:
     """From φ [shadow, example], of those entries where `side` is true."""
     values = np.where(side, phi, np.nan)
     mu = np.nanmedian(values, axis=0)
@@ -44,22 +44,23 @@ def fit_side(phi: Floats, side: Flags, variance: Variance) -> Side:
     if variance == "shared":
         squares, freedom = squares.sum(keepdims=True), freedom.sum(keepdims=True)
     sigma = np.sqrt(squares / np.maximum(freedom, 1))
-    return Side(mu, np.maximum(sigma, FLOOR))
+    return Gaussians(mu, np.maximum(sigma, FLOOR))
 
 
 def score_online(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
     """The log-likelihood ratio of every example."""
-    return log_density(target, fit_side(phi, inside, variance)) - log_density(target, fit_side(phi, ~inside, variance))
+    own, other = fit_gaussians(phi, inside, variance), fit_gaussians(phi, ~inside, variance)
+    return log_density(target, own) - log_density(target, other)
 
 
 def score_offline(target: Floats, phi: Floats, inside: Flags, variance: Variance) -> Floats:
     """From the shadows alone that have not seen an example, so that none need be trained for it."""
-    out = fit_side(phi, ~inside, variance)
+    out = fit_gaussians(phi, ~inside, variance)
     score: Floats = (target - out.mu) / out.sigma
     return score
 
 
-def log_density(x: Floats, side: Side) -> Floats:
+def log_density(x: Floats, side: Gaussians) -> Floats:
     """log N(x; μ, σ²) without its constant."""
     value: Floats = -(((x - side.mu) / side.sigma) ** 2) / 2 - np.log(side.sigma)
     return value

@@ -16,25 +16,25 @@ MOST = 10_000  # shadows
 FEW = 8  # shadows, below which LiRA is hardly more than noise
 
 
-class Amount(NamedTuple):
+class AuditScale(NamedTuple):
     """How much to spend. Shadows are trainings as long as the run's own, so that a scale cannot make them shorter."""
 
     shadows: int = 16
     examples: int = 0  # all that can be
 
 
-SCALES = {"smoke": Amount(2, 200), "cpu": Amount(FEW), "paper": Amount(MANY)}
+SCALES = {"smoke": AuditScale(2, 200), "cpu": AuditScale(FEW), "paper": AuditScale(MANY)}
 
 
 @dataclass(frozen=True)
-class Options:
+class AuditOptions:
     attacks: tuple[str, ...] = ("loss", "lira")
     target: Literal["whole", "half"] = "whole"
-    shadows: int = Amount().shadows
+    shadows: int = AuditScale().shadows
     trainer: Trainer = "federated"
     variance: Literal["auto", "shared", "example"] = "auto"
     flip: bool = False
-    examples: int = Amount().examples
+    examples: int = AuditScale().examples
     seed: int = 0
     jobs: int = 0
     shadows_dir: Path | None = None  # where shadows are kept that several runs share

@@ -17,7 +17,7 @@ from fedptr.audit import audit_json, auxiliary_audit, lira
 from fedptr.audit.examples import Examples, choose_examples
 from fedptr.audit.loss_attack import run_loss_attack
 from fedptr.audit.metrics import ENOUGH, Measures, measure_attack
-from fedptr.audit.options import FEW, Options
+from fedptr.audit.options import FEW, AuditOptions
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import TrainingJob, draw_halves, make_generator, make_job, plan_shadows, train_jobs
 from fedptr.audit.target import Target, load_model, load_target
@@ -32,12 +32,12 @@ BRIEF = ("members", "non_members", "auc", "auc_ci95", "accuracy", "tpr", "tpr_ci
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class AuditCase:
     run: Target  # the audited run
     attacked: Target  # itself, or the same training on half of the examples
     examples: Examples
     member: Flags  # whether the attacked model was trained on an example
-    options: Options
+    options: AuditOptions
 
     @property
     def jobs(self) -> int:
@@ -45,7 +45,7 @@ class Case:
         return self.options.jobs or (count_cores() if self.run.plan.machine.threads == 1 else 1)
 
 
-def run_audit(folder: Path, options: Options) -> dict[str, Any]:
+def run_audit(folder: Path, options: AuditOptions) -> dict[str, Any]:
     """Audits a finished run and writes audit/audit.json into its folder; finished shadows are used again."""
     run = load_target(folder)
     if "auxiliary" in options.attacks:
@@ -61,7 +61,7 @@ def run_audit(folder: Path, options: Options) -> dict[str, Any]:
     place.mkdir(exist_ok=True)
     with locked(place):
         attacked, member = train_on_half(run, examples, options) if options.target == "half" else (run, examples.member)
-        case = Case(run, attacked, examples, member, options)
+        case = AuditCase(run, attacked, examples, member, options)
         found = {"loss": attack_by_loss(case)} if "loss" in options.attacks else {}
         found |= attack_by_lira(case) if "lira" in options.attacks else {}
         own = (
@@ -73,7 +73,7 @@ def run_audit(folder: Path, options: Options) -> dict[str, Any]:
         return audit_json.write_audit(place, told, found, own)
 
 
-def train_on_half(run: Target, examples: Examples, options: Options) -> tuple[Target, Flags]:
+def train_on_half(run: Target, examples: Examples, options: AuditOptions) -> tuple[Target, Flags]:
     """The run's training on a random half of the examples, and which they were."""
     n = len(examples.rows)
     inside = np.zeros(n, dtype=bool)
@@ -84,7 +84,7 @@ def train_on_half(run: Target, examples: Examples, options: Options) -> tuple[Ta
     return load_target(place), inside
 
 
-def attack_by_loss(case: Case) -> Measures:
+def attack_by_loss(case: AuditCase) -> Measures:
     losses, rng = case.attacked.losses(case.examples.rows), make_generator(case.options.seed, "loss")
     training_loss = float(case.attacked.losses(case.attacked.trained).mean())
     return {
@@ -93,7 +93,7 @@ def attack_by_loss(case: Case) -> Measures:
     }
 
 
-def attack_by_lira(case: Case) -> dict[str, Measures]:
+def attack_by_lira(case: AuditCase) -> dict[str, Measures]:
     """Online and offline, from the same shadows."""
     options, rows = case.options, case.examples.rows
     inside = draw_halves(len(rows), options.shadows, options.seed)
@@ -124,7 +124,7 @@ def attack_by_lira(case: Case) -> dict[str, Measures]:
     return found
 
 
-def load_or_compute_phi(case: Case, folder: Path, summary: Record) -> Floats:
+def load_or_compute_phi(case: AuditCase, folder: Path, summary: Record) -> Floats:
     """φ of the examples by a shadow. It is saved beside the shadow, because other audits need it too."""
     path = folder / f"phi{'-flip' if case.options.flip else ''}.safetensors"
     same = {"weights": summary["weights_sha256"], "examples": case.examples.sha256, "data": case.run.data_sha256}
@@ -139,7 +139,7 @@ def load_or_compute_phi(case: Case, folder: Path, summary: Record) -> Floats:
     return phi
 
 
-def announce_training(case: Case, wanted: dict[Path, TrainingJob]) -> None:
+def announce_training(case: AuditCase, wanted: dict[Path, TrainingJob]) -> None:
     """Says how long training will take."""
     options = case.options
     if options.shadows < FEW:
@@ -154,7 +154,7 @@ def announce_training(case: Case, wanted: dict[Path, TrainingJob]) -> None:
         print_notice(f"{missing} of {len(wanted)} {options.trainer} shadows are to be trained ({took})")
 
 
-def measure_by_client(case: Case, scores: Floats, rng: np.random.Generator) -> list[Measures]:
+def measure_by_client(case: AuditCase, scores: Floats, rng: np.random.Generator) -> list[Measures]:
     """The same numbers for each client's examples; a client with too few examples has only the counts."""
     found = []
     for i in range(len(case.run.split.clients)):

@@ -33,7 +33,7 @@ from fedptr.data.partition import SplitPlan
 from fedptr.data.split import Split
 from fedptr.engines.choose_engine import open_engine
 from fedptr.errors import ClientError, UserError
-from fedptr.jobs.run_queue import Board, put_aside, run_plans
+from fedptr.jobs.run_queue import QueueState, put_aside, run_plans
 from fedptr.messages import format_duration, print_notice
 from fedptr.methods.fedavg import FedAvg
 from fedptr.privacy.differential import Privacy
@@ -79,7 +79,7 @@ def make_job(plan: Plan, examples: Examples, inside: Flags, seed: int, trainer: 
         plan,
         run=replace(plan.run, seed=seed, eval_every=plan.run.rounds),
         data=replace(plan.data, pool="all"),
-        split=replace(plan.split, file=SPLIT),  # the run folder's own
+        split=replace(plan.split, file=SPLIT, test="auto"),  # the run folder's own, which has no test sets
         machine=replace(plan.machine, engine="local", ray_address="", workers=0),
         output=OutputPlan(pictures=0),
     )
@@ -106,7 +106,7 @@ def plan_shadows(
     return found
 
 
-def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> Board:
+def train_jobs(jobs: dict[Path, TrainingJob], number: int, what: str) -> QueueState:
     """Runs what is not finished, `number` at a time; resumes what was stopped."""
     for folder, one in jobs.items():
         prepare_folder(folder, one)
@@ -139,11 +139,11 @@ def prepare_folder(folder: Path, one: TrainingJob) -> None:
         raise UserError(f"{folder} cannot be made or written ({error.strerror}); choose another place") from None
 
 
-def announce_finished(what: str) -> Callable[[Board], None]:
+def announce_finished(what: str) -> Callable[[QueueState], None]:
     """Prints a line for every run that finishes."""
     known = 0
 
-    def show(board: Board) -> None:
+    def show(board: QueueState) -> None:
         nonlocal known
         if len(board.done) > known and board.left is not None:  # None = all of them were there already
             left = f", about {format_duration(board.left)} left" if board.left else ""

@@ -1,4 +1,4 @@
-"""`fedptr audit`. Nothing heavy is imported before it is asked for."""
+"""`fedptr audit`: attacks a finished run."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def audit(args: argparse.Namespace) -> int:
 
     from fedptr.audit import audit_table, roc_figure
     from fedptr.audit.audit_json import NAME
-    from fedptr.audit.options import SCALES, Amount, Options
-    from fedptr.audit.run_audit import run_audit as go
+    from fedptr.audit.options import SCALES, AuditOptions, AuditScale
+    from fedptr.audit.run_audit import run_audit
     from fedptr.runs.archive import fetch_runs, unpack_runs
     from fedptr.runs.folder import AUDIT
 
-    amount = SCALES.get(args.scale, Amount())
-    options = Options(
+    amount = SCALES.get(args.scale, AuditScale())
+    options = AuditOptions(
         shadows=amount.shadows if args.shadows is None else args.shadows,
         examples=amount.examples if args.examples is None else args.examples,
         attacks=tuple(dict.fromkeys(name.strip() for name in args.attack.split(","))),
@@ -72,8 +72,8 @@ def audit(args: argparse.Namespace) -> int:
     fetch_runs([folder])
     if options.shadows_dir and options.shadows_dir.is_dir():
         unpack_runs(options.shadows_dir)
-    found = go(folder, options)
-    # Into a pipe or a file, a row is better long than folded at 80 columns.
+    found = run_audit(folder, options)
+    # In a pipe or a file, rows are not folded at 80 columns.
     audit_table.print_audit(found, Console(highlight=False, width=None if sys.stdout.isatty() else 150))
     made = folder / AUDIT
     if found["attacks"]:

@@ -10,9 +10,9 @@ from fedptr.cli.options import (
     DATA_OPTIONS,
     ENGINE_OPTIONS,
     RUN_OPTIONS,
+    add_output_options,
     add_plan_command,
-    add_results,
-    add_trackers,
+    add_tracker_options,
 )
 from fedptr.cli.run import name_folder, warn_of_large_batch
 from fedptr.errors import UserError
@@ -28,16 +28,16 @@ def add_parser(commands: Commands) -> None:
     sub = add_plan_command(commands, "compare", words, compare, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
     sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds (default 1)")
-    add_results(sub)
-    add_trackers(sub)
+    add_output_options(sub)
+    add_tracker_options(sub)
 
 
 def compare(args: argparse.Namespace) -> int:
-    from fedptr.cli.plan_options import check_engine_options, tables_from
+    from fedptr.cli.plan_options import build_tables, check_engine_options
     from fedptr.methods import paper_methods
     from fedptr.runs import compare as comparing
     from fedptr.runs import trackers
-    from fedptr.runs.experiment import prepare
+    from fedptr.runs.experiment import prepare_experiment
     from fedptr.runs.folder import claim_folder, new_folder_name
 
     names = paper_methods() if args.methods is None else [name.strip() for name in args.methods.split(",")]
@@ -45,21 +45,22 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     if len(set(names)) < len(names):
         raise UserError("--methods names a method twice; name each once")
-    tables = tables_from(args)
+    tables = build_tables(args)
     plans = comparing.build_plans(tables, names, args.seeds)
     first = next(iter(plans.values()))[0]
     trackers.check_trackers(args.trackers)
     check_engine_options(first, args)
-    experiment = prepare(first)  # whatever is wrong with data, split or model is said before the folder is claimed
+    # Errors in data, split or model are raised before the folder is claimed.
+    experiment = prepare_experiment(first)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
     warn_of_large_batch(first, experiment)
     trackers.mark_trackers(out, args.trackers)
-    comparing.write_order(tables, names, args.seeds, out)
+    comparing.write_comparison(tables, names, args.seeds, out)
     return finish_comparison(plans, out)
 
 
 def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
-    """Runs what is left of a comparison, and shows its table."""
+    """Runs the rest of a comparison, and prints its table."""
     from rich.console import Console
 
     from fedptr.engines.choose_engine import open_shared_engine
@@ -68,8 +69,8 @@ def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
 
     (first, *more), *_ = plans.values()
     with open_shared_engine(first.machine) as shared:
-        summaries, failures = comparing.compare(plans, out, shared)
-    Console().print(comparison_table.terminal(summaries, 1 + len(more), comparing.describe_conditions(first)))
+        summaries, failures = comparing.compare_methods(plans, out, shared)
+    Console().print(comparison_table.terminal_table(summaries, 1 + len(more), comparing.describe_conditions(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
         print_notice(

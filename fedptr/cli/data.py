@@ -1,4 +1,4 @@
-"""`fedptr data list`, `get` and `check`."""
+"""`fedptr data`: lists, gets and checks datasets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data-dir", default="", metavar="DIR", help="folder of datasets, looked into first")
     listing = commands.add_parser("list", parents=[common], help="the known datasets, and where they were found")
-    listing.set_defaults(handler=list_)
+    listing.set_defaults(handler=list_datasets)
     getting = commands.add_parser("get", parents=[common], help="fetch datasets into the data folder")
     getting.add_argument("names", nargs="+", metavar="NAME")
-    getting.set_defaults(handler=get)
-    checking = commands.add_parser("check", parents=[common], help="decode a dataset afresh and verify it")
+    getting.set_defaults(handler=get_datasets)
+    checking = commands.add_parser("check", parents=[common], help="decode a dataset again and verify it")
     checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
-    checking.set_defaults(handler=check)
+    checking.set_defaults(handler=check_dataset)
 
 
-def list_(args: argparse.Namespace) -> int:
+def list_datasets(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -41,13 +41,13 @@ def list_(args: argparse.Namespace) -> int:
             origin = f"{source.package}, or the official archive" if source.package else "the official archive"
             where, how = f"no, looked in\n{looked}", f"fedptr data get {source.name}\n({origin})"
         table.add_row(source.name, f"{source.train} + {source.test}", str(source.n_classes), where, how)
-    # Into a pipe or a file, a row is better long than folded at 80 columns; paths are text and not markup.
+    # In a pipe or a file, rows are not folded at 80 columns; paths are text and not markup.
     width = None if sys.stdout.isatty() else 1000
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
     return 0
 
 
-def get(args: argparse.Namespace) -> int:
+def get_datasets(args: argparse.Namespace) -> int:
     from fedptr.data import fetch
 
     for name in args.names:
@@ -55,7 +55,7 @@ def get(args: argparse.Namespace) -> int:
     return 0
 
 
-def check(args: argparse.Namespace) -> int:
+def check_dataset(args: argparse.Namespace) -> int:
     from fedptr.data import cache
     from fedptr.data.load import locate_dataset
     from fedptr.data.sources import verify_dataset

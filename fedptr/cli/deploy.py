@@ -21,13 +21,13 @@ def add_parser(commands: Commands) -> None:
     parts = deploy.add_subparsers(dest="part", metavar="WHAT", required=True)
     add_init(parts)
 
-    add = parts.add_parser("add", help="one more node, also while a run is going on")
+    add = parts.add_parser("add", help="add a node, also while a run is in progress")
     add.add_argument("server", metavar="SERVER", help="the server's folder")
     add.add_argument("name", metavar="NAME", help="the node's name")
     add.add_argument("--data", default="", metavar="DATA", help="its data: a path or a named dataset")
     add.set_defaults(handler=add_command)
 
-    check = parts.add_parser("check", help="say what is wrong before it fails")
+    check = parts.add_parser("check", help="find problems before a run starts")
     check.add_argument("folder", metavar="DIR", help="of the server or of a node")
     check.set_defaults(handler=check_command)
 
@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     run.add_argument("--force", action="store_true", help="replace an existing folder of results")
     run.set_defaults(handler=run_command)
 
-    simulate = parts.add_parser("simulate", help="the same app in Flower's simulation, on this machine alone")
+    simulate = parts.add_parser("simulate", help="run the same app in Flower's simulation, on this machine")
     simulate.add_argument("plan", metavar="PLAN.toml", help="a plan; its clients become simulated nodes")
     simulate.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
     simulate.add_argument("--force", action="store_true", help="replace an existing folder of results")
@@ -49,7 +49,9 @@ def add_parser(commands: Commands) -> None:
 
 
 def add_init(parts: Commands) -> None:
-    init = parts.add_parser("init", help="write a folder with all that server and nodes need", allow_abbrev=False)
+    init = parts.add_parser(
+        "init", help="write a folder with everything that server and nodes need", allow_abbrev=False
+    )
     init.add_argument("dir", metavar="DIR", help="a new folder")
     init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")
     init.add_argument(
@@ -57,20 +59,22 @@ def add_init(parts: Commands) -> None:
     )
     init.add_argument("--host", default="localhost", metavar="HOST", help="the server, as nodes reach it")
     init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port (default 8000)")
-    init.add_argument("--days", type=int, default=365, metavar="N", help="certificates are good for so long")
+    init.add_argument(
+        "--days", type=int, default=365, metavar="N", help="how long certificates are valid (default 365)"
+    )
     init.add_argument("--insecure", action="store_true", help="no encryption, no keys: for a trial on one machine only")
     init.add_argument("--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE",
                       help="change any setting of the plan, or deploy.KEY of the rules")  # fmt: skip
     init.set_defaults(handler=init_command)
 
 
-def need_flower() -> None:
+def require_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
         raise UserError("this needs Flower; install it with: pip install 'fedptr[flower]'")
 
 
 def init_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.cli.plan_options import parse_assignments
     from fedptr.engines.flower.setup.init_federation import Federation, init_federation
     from fedptr.messages import print_notice
@@ -79,7 +83,7 @@ def init_command(args: argparse.Namespace) -> int:
     pairs = list(parse_assignments(args.assignments))
     rules = planning.assign_settings({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
     tables: dict[str, Any] = planning.read_plan(args.plan) if args.plan else {}
-    # A node that is lost must not stop a run over a network, unless that is asked for.
+    # By default, a lost node does not stop a run over a network.
     tables = {**tables, "run": {"on_failure": "drop", **tables.get("run", {})}}
     plan = planning.check_plan(
         planning.assign_settings(tables, [pair for pair in pairs if not pair[0].startswith("deploy.")])
@@ -91,13 +95,13 @@ def init_command(args: argparse.Namespace) -> int:
     rules = {"min_nodes": len(nodes), "min_replies": max(1, len(nodes) // 2), **rules}
     init_federation(Path(args.dir), plan, Federation(args.host, args.port, args.insecure, args.days), nodes, rules)
     if args.insecure:
-        print_notice("INSECURE: nothing will be encrypted and anybody may take part; for a trial on one machine only")
+        print_notice("INSECURE: nothing is encrypted and anybody may take part; for a trial on one machine only")
     print(f"ready: {args.dir}; what to do with it is in {Path(args.dir) / 'README.md'}")
     return 0
 
 
 def add_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup.init_federation import add_node, read_federation
     from fedptr.engines.flower.setup.launch_run import register_keys, write_flower_config
 
@@ -116,14 +120,14 @@ def add_command(args: argparse.Namespace) -> int:
 
 
 def check_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup.check_folder import check_folder
 
     return check_folder(Path(args.folder))
 
 
 def register_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup.init_federation import read_register
     from fedptr.engines.flower.setup.launch_run import register_keys, write_flower_config
 
@@ -135,7 +139,7 @@ def register_command(args: argparse.Namespace) -> int:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.folder import claim_folder
 
@@ -146,22 +150,22 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def continue_deployed(out: Path) -> int:
-    """Hands a run to the SuperLink and shows it; also after it was stopped."""
-    need_flower()
+    """Submits a run to the SuperLink and shows its rounds; also resumes a stopped one."""
+    require_flower()
     from fedptr.engines.flower.setup import launch_run
     from fedptr.runs.plan import load_plan
-    from fedptr.runs.progress import progress
+    from fedptr.runs.progress import show_progress
     from fedptr.runs.summary import read_finished
 
     plan = load_plan(out)
     launch_run.submit_run(out)
-    with progress(plan.method.name, plan.run.rounds) as show:
+    with show_progress(plan.method.name, plan.run.rounds) as show:
         launch_run.follow_run(out, show)
     return print_summary(read_finished(out)[0], out)
 
 
 def simulate_command(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup.simulate_run import simulate_run
 
     return print_summary(simulate_run(Path(args.plan), Path(args.out), args.force), Path(args.out))

@@ -32,13 +32,13 @@ from fedptr.settings import unknown_name_error
 COMMANDS = (run, compare, resume, partition, report, audit, results, data, deploy, status, reproduce, theory, methods)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
         raise UserError(f"{message}; see `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Sub-commands are parsed with this too, and each knows the options that may have been meant."""
+        """Sub-commands use this too, so an unknown option is answered with the closest option of its command."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and rest[0].startswith("-"):
             name = rest[0].partition("=")[0]
@@ -46,8 +46,8 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
 
-def parser() -> argparse.ArgumentParser:
-    root: argparse.ArgumentParser = Parser(
+def build_parser() -> argparse.ArgumentParser:
+    root: argparse.ArgumentParser = CommandParser(
         prog="fedptr", description="Federated learning with projected trajectory regularization."
     )
     root.add_argument("--version", action="version", version=f"fedptr {__version__}")
@@ -59,14 +59,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     warnings.showwarning = lambda message, *_: print_line(f"note: {message}")
-    # OpenMP threads spin while they wait; on a busy machine that keeps the one they wait for from running, and small
-    # models train a hundred times slower. To be set before torch is imported.
+    # OpenMP threads spin while they wait. On a busy machine this blocks the thread they wait for, and small models
+    # train a hundred times slower. It must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="replace")  # a terminal that has no β shows a question mark
+            stream.reconfigure(errors="replace")  # a terminal without β shows a question mark
     try:
-        args = parser().parse_args(argv)
+        args = build_parser().parse_args(argv)
         code: int = args.handler(args)
         sys.stdout.flush()
         return code
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         print_line(str(error))
         return 128 + error.signal_number
     except KeyboardInterrupt:
-        print_line("stopped at once; what was saved can be gone on with: `fedptr resume DIR`")
+        print_line("stopped at once; resume from the last checkpoint with `fedptr resume DIR`")
         return 130
     except BrokenPipeError:  # `fedptr methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -89,12 +89,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def describe_error(error: Exception) -> str:
-    """Without the number that the system has for an error; what was written stays."""
+    """The error's message, without the system's error number."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def print_line(text: str) -> None:
-    """One line on stderr, whatever the names and foreign messages in the text hold."""
+    """Prints one line on stderr, without the line breaks and control characters that a message may contain."""
     print("fedptr:", *"".join(c if c.isprintable() else " " for c in text).split(), file=sys.stderr)

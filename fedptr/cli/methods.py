@@ -9,7 +9,7 @@ import typing
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fedptr.cli.reflow_docstring import reflow
+from fedptr.cli.reflow_docstring import reflow_docstring
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,11 +29,11 @@ def methods(args: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from fedptr.methods import all_methods, get
+    from fedptr.methods import all_methods, find_method
 
     console = Console(highlight=False, markup=False, emoji=False)
     if args.name is not None:
-        print_method(console, get(args.name))
+        print_method(console, find_method(args.name))
         return 0
     grid = Table.grid(padding=(0, 2))
     for name, method in all_methods().items():
@@ -46,7 +46,7 @@ def methods(args: argparse.Namespace) -> int:
 
 
 def print_method(console: Console, method: type[Method]) -> None:
-    """A method's own words, its cost, what to cite, and its hyper-parameters with their defaults."""
+    """Prints a method's docstring, its cost, what to cite, and its settings with their defaults."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
     from rich.text import Text
@@ -55,7 +55,7 @@ def print_method(console: Console, method: type[Method]) -> None:
 
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
     words = inspect.getdoc(inspect.getmodule(method)) or ""
-    console.print(reflow(words, min(console.width, 120)), "", sep="\n")
+    console.print(reflow_docstring(words, min(console.width, 120)), "", sep="\n")
     console.print(f"{describe_cost(method)} (in model sizes)\ncite: {method.cite}\n")
     hints = typing.get_type_hints(method)
     table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
@@ -67,4 +67,4 @@ def print_method(console: Console, method: type[Method]) -> None:
 
 
 def describe_cost(method: type[Method]) -> str:
-    return " · ".join(f"{name} {value}" for name, value in method.cost.in_words().items())
+    return " · ".join(f"{name} {value}" for name, value in method.cost_in_words().items())

@@ -27,7 +27,7 @@ RUN_OPTIONS = {
     "--lr": ("local.lr", "LR", "local learning rate"),
     "--batch": ("local.batch", "B", "local batch size"),
     "--epochs": ("local.epochs", "E", "local epochs"),
-    "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18 or module:factory"),
+    "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18, linear or module:factory"),
     "--width": ("model.width", "W", "channels or hidden units"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
     "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
@@ -45,7 +45,7 @@ def add_plan_command(
     """A command that takes a plan and the options that change it."""
     sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
     sub.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from; options change them")
-    add_settings(sub, *options)
+    add_setting_options(sub, *options)
     sub.add_argument(
         "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
     )
@@ -53,18 +53,18 @@ def add_plan_command(
     return sub
 
 
-def add_settings(sub: argparse.ArgumentParser, *options: Options) -> None:
+def add_setting_options(sub: argparse.ArgumentParser, *options: Options) -> None:
     for group in options:
         for option, (place, metavar, help_) in group.items():
             sub.add_argument(option, dest=place, metavar=metavar, help=help_)
 
 
-def add_results(sub: argparse.ArgumentParser) -> None:
+def add_output_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--out", metavar="DIR", help="folder for the results (default: a new one in runs/)")
     sub.add_argument("--force", action="store_true", help="replace an existing folder of results")
 
 
-def add_trackers(sub: argparse.ArgumentParser) -> None:
+def add_tracker_options(sub: argparse.ArgumentParser) -> None:
     for name, words in (("tensorboard", "TensorBoard"), ("mlflow", "MLflow")):
         how = f"write every round's numbers for {words} too (pip install 'fedptr[{name}]')"
         sub.add_argument(f"--{name}", dest="trackers", action="append_const", const=name, default=[], help=how)

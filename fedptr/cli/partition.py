@@ -22,11 +22,10 @@ def add_parser(commands: Commands) -> None:
 def partition(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fedptr.cli.plan_options import tables_from
-    from fedptr.data.partition import partition as draw
+    from fedptr.cli.plan_options import build_tables
     from fedptr.data.split_plot import plot_split
     from fedptr.data.split_table import build_split_table
-    from fedptr.runs.experiment import load_data
+    from fedptr.runs.experiment import draw_split, load_data
     from fedptr.runs.plan import check_plan
 
     path = Path(args.out) if args.out else None
@@ -35,10 +34,17 @@ def partition(args: argparse.Namespace) -> int:
     for taken in [path.with_suffix(suffix) for suffix in (".json", ".png", ".svg")] if path else []:
         if taken.exists() and not args.force:
             raise UserError(f"{taken} exists; choose another --out, or add --force to replace it")
-    plan = check_plan(tables_from(args))
+    plan = check_plan(build_tables(args))
     dataset = load_data(plan.data)
-    split = draw(dataset.train_y, len(dataset.classes), plan.split)
+    split = draw_split(plan, dataset)
     Console().print(build_split_table(split, dataset.train_y, dataset.classes))
+    if split.tests:
+        sizes, shared = split.tests.sizes, split.tests.shared
+        print(
+            f"test sets ({split.tests.kind}): {min(sizes)} to {max(sizes)} samples a client, {sum(sizes)} in all",
+            end="",
+        )
+        print(f"; {shared} belong to more than one client" if shared else "")
     if path:
         split.save(path)
         counts = split.counts(dataset.train_y, len(dataset.classes))

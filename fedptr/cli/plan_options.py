@@ -15,8 +15,8 @@ from fedptr.runs import plan as planning
 from fedptr.runs.plan import Plan, Tables
 
 
-def tables_from(args: argparse.Namespace) -> Tables:
-    """The plan file's tables with the options and then `--set` laid over them; own paths are made absolute."""
+def build_tables(args: argparse.Namespace) -> Tables:
+    """The plan file's tables, changed by the options and then by `--set`; paths that exist become absolute."""
     tables = planning.read_plan(args.plan) if args.plan else {}
     options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
     tables = planning.assign_settings(tables, [*options, *parse_assignments(args.assignments)])
@@ -26,10 +26,10 @@ def tables_from(args: argparse.Namespace) -> Tables:
         table = tables.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):
-            table[key] = os.path.abspath(value)  # so that the written plan runs from anywhere
+            table[key] = os.path.abspath(value)  # so that the saved plan runs from anywhere
     chosen = tables.get("split")
     if args.plan and isinstance(chosen, dict) and isinstance(name := chosen.get("file"), str) and name:
-        here = Path(args.plan).resolve().parent / name  # where a run folder has its own split
+        here = Path(args.plan).resolve().parent / name  # a run folder holds its own split
         if not os.path.exists(name) and here.is_file():
             chosen["file"] = str(here)
     return tables

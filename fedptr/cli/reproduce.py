@@ -1,4 +1,4 @@
-"""`fedptr reproduce`: runs a table or figure of the paper, and shows it beside the paper's numbers."""
+"""`fedptr reproduce`: runs a table or figure of the paper, and shows it with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
     sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds (default 3)")
     sub.add_argument(
-        "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; more can follow"
+        "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; can be raised later"
     )
     sub.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: cores, or 1)")
-    sub.add_argument("--no-runs", action="store_true", help="write the tables of what is finished, and start nothing")
+    sub.add_argument("--no-runs", action="store_true", help="write the tables of the finished runs, and start nothing")
     sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")
     sub.set_defaults(handler=reproduce)
 
@@ -38,23 +38,23 @@ def reproduce(args: argparse.Namespace) -> int:
     from fedptr.cli.reproduce_display import print_recipes, show_progress
     from fedptr.compute.choose import count_cores
     from fedptr.reproduce import tables
-    from fedptr.reproduce.recipe import load
+    from fedptr.reproduce.recipe import load_recipe
     from fedptr.reproduce.run_recipe import fetch_cells, gather_outcome, run_cells, with_earlier_cells, write_outcome
-    from fedptr.reproduce.split_recipe import compare_splits, splits_table, write_splits
+    from fedptr.reproduce.split_recipe import build_splits_table, compare_splits, write_splits
 
     if args.list or not args.recipe:
         print_recipes()
         return 0
     if args.seeds < 1 or args.jobs < 0 or args.rounds < 0:
         raise UserError("--seeds, --jobs and --rounds must be at least 1")
-    whole = replace(load(args.recipe), rounds=args.rounds)
-    recipe = whole.narrowed(tag.strip() for tag in args.only.split(",")) if args.only else whole
+    whole = replace(load_recipe(args.recipe), rounds=args.rounds)
+    recipe = whole.select(tag.strip() for tag in args.only.split(",")) if args.only else whole
     out = Path(args.out or f"reproduced/{args.scale}")
     folder = out / recipe.name
     if recipe.kind == "splits":
         found = compare_splits(recipe)
         write_splits(recipe, found, folder)
-        Console().print(splits_table(recipe, found))
+        Console().print(build_splits_table(recipe, found))
         print(f"table: {folder / 'table.md'}")
         return 0
     jobs = 0 if args.no_runs else args.jobs or (1 if args.scale != "cpu" else count_cores())
@@ -65,7 +65,7 @@ def reproduce(args: argparse.Namespace) -> int:
     kept = with_earlier_cells(whole, outcome, board, folder, out) if args.only else outcome
     write_outcome(kept, folder, out)
     write_page(kept, folder)
-    Console().print(tables.live(outcome, board))
+    Console().print(tables.build_live_table(outcome, board))
     print(f"table: {folder / 'table.md'} (also .tex, .csv and reproduce.json)\ncurves: {folder / 'curves.png'}")
     if (folder / "report.html").exists():
         print(f"page: {folder / 'report.html'}")
@@ -78,12 +78,14 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 def write_page(outcome: Outcome, folder: Path) -> None:
-    """report.html, of the runs that have begun."""
+    """Writes report.html, about the runs that have started."""
     from fedptr.atomic_files import write_text
     from fedptr.report.find_runs import find_runs
     from fedptr.report.page import build_page
     from fedptr.report.recipe_section import load_tables
 
-    begun = [path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()]
-    if begun:
-        write_text(folder / "report.html", build_page(find_runs(begun)[0], [], load_tables([folder])))
+    started = [
+        path for result in outcome.results.values() for path in result.folders if (path / "rounds.jsonl").exists()
+    ]
+    if started:
+        write_text(folder / "report.html", build_page(find_runs(started)[0], [], load_tables([folder])))

@@ -14,17 +14,17 @@ from rich.live import Live
 from rich.table import Column as Heading
 from rich.table import Table
 
-from fedptr.jobs.run_queue import Board
+from fedptr.jobs.run_queue import QueueState
 from fedptr.messages import format_duration, print_notice
 from fedptr.reproduce import tables
-from fedptr.reproduce.outcome import as_asked, gather
-from fedptr.reproduce.recipe import Cell, Recipe, load, names
+from fedptr.reproduce.outcome import collect_results, cut_to_plan
+from fedptr.reproduce.recipe import Cell, Recipe, load_recipe, recipe_names
 
 
 def print_recipes() -> None:
     table = Table(Heading("recipe", no_wrap=True), "what", Heading("runs a seed", justify="right"), box=SIMPLE_HEAD)
-    for name in names():
-        recipe = load(name)
+    for name in recipe_names():
+        recipe = load_recipe(name)
         table.add_row(
             name, recipe.title.partition(": ")[2] or recipe.title, str(len(recipe.rows) * len(recipe.columns))
         )
@@ -33,34 +33,34 @@ def print_recipes() -> None:
 
 
 @contextlib.contextmanager
-def show_progress(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterator[Callable[[Board], None]]:
-    """A table that fills in; a line for every finished run where there is no terminal."""
+def show_progress(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) -> Iterator[Callable[[QueueState], None]]:
+    """Shows a table that fills in, or, without a terminal, a line for every finished run."""
 
-    def table(board: Board) -> Table:
-        return tables.live(gather(recipe, scale, seeds, wanted, board.runs, board.failed), board)
+    def make_table(board: QueueState) -> Table:
+        return tables.build_live_table(collect_results(recipe, scale, seeds, wanted, board.runs, board.failed), board)
 
     if not sys.stderr.isatty():
-        told: set[Path] = set()
+        printed: set[Path] = set()
 
-        def line(board: Board) -> None:
-            for folder in [path for path in (*board.done, *board.failed) if path not in told]:
-                told.add(folder)
+        def print_finished(board: QueueState) -> None:
+            for folder in [path for path in (*board.done, *board.failed) if path not in printed]:
+                printed.add(folder)
                 plan = board.plans[folder]
                 what = board.failed.get(folder)
-                what = what or f"{100 * as_asked(plan, *board.done[folder])[0]['accuracy']:.2f} %"
+                what = what or f"{100 * cut_to_plan(plan, *board.done[folder])[0]['accuracy']:.2f} %"
                 left = "" if board.left is None else f", {format_duration(board.left)} left"
                 counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
                 print_notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")
 
-        yield line
+        yield print_finished
         return
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         last = 0.0
 
-        def refresh(board: Board) -> None:
+        def refresh(board: QueueState) -> None:
             nonlocal last
             if time.perf_counter() - last > 0.5:
-                live.update(table(board), refresh=True)
+                live.update(make_table(board), refresh=True)
                 last = time.perf_counter()
 
         yield refresh

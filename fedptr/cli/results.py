@@ -1,4 +1,4 @@
-"""`fedptr results`: the runs of a reproduction in compressed archives, and back."""
+"""`fedptr results`: packs the runs of a reproduction into compressed archives, and unpacks them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from fedptr.errors import UserError
 
 WORDS = """Packs the finished runs below DIR/runs and DIR/audit into one archive for each method and dataset, or unpacks
-them. `fedptr report`, `reproduce`, `audit` and `resume` read packed runs by themselves."""
+them. `fedptr report`, `reproduce`, `audit` and `resume` read packed runs without this."""
 CHECKPOINTS = "pack the checkpoints of these runs too, like 'fedavg-*', '*/seed0' or '*' (default: none)"
-REMOVE = "remove the folders that are packed; weights, splits, pictures and checkpoints that are not packed go too"
+REMOVE = "remove the packed folders, with the weights, splits, pictures and checkpoints that archives leave out"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     results = commands.add_parser("results", help="pack runs into archives, or unpack them", description=WORDS)
     actions = results.add_subparsers(dest="action", metavar="ACTION", required=True)
-    pack = actions.add_parser("pack", help="finished runs into archives; what is packed already stays")
-    unpack = actions.add_parser("unpack", help="every packed run into its folder; folders that exist stay as they are")
+    pack = actions.add_parser("pack", help="pack finished runs; archives keep the runs they hold")
+    unpack = actions.add_parser("unpack", help="unpack every run into its folder; existing folders are not changed")
     for sub in (pack, unpack):
         sub.add_argument("dir", metavar="DIR", help="the --out of `fedptr reproduce`")
     pack.add_argument("--checkpoints", default="", metavar="PATTERN,…", help=CHECKPOINTS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedptr.cli.compare import finish_comparison
-from fedptr.cli.options import ENGINE_OPTIONS, add_settings
+from fedptr.cli.options import ENGINE_OPTIONS, add_setting_options
 from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("dir", metavar="DIR", help="its folder")
     more = "continue to this round instead of the last one of the plan; also when it is finished"
     sub.add_argument("--rounds", type=int, metavar="N", help=more)
-    add_settings(sub, ENGINE_OPTIONS)
+    add_setting_options(sub, ENGINE_OPTIONS)
     sub.set_defaults(handler=resume)
 
 
@@ -34,36 +34,36 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr.runs import runner
     from fedptr.runs.archive import fetch_runs
     from fedptr.runs.plan import load_plan
-    from fedptr.runs.progress import progress
+    from fedptr.runs.progress import show_progress
 
     out = Path(args.dir)
     fetch_runs([out])
     if (out / comparing.ORDER).exists():
         if args.rounds is not None:
             comparing.extend_comparison(out, args.rounds)
-        order = comparing.read_order(out)
+        order = comparing.read_comparison(out)
         return finish_comparison(
-            {name: [on_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
+            {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
         )
-    plan = on_engine(load_plan(out), args)
+    plan = change_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.read_if_finished(out, rounds):
         print_notice(f"{out} is finished; there is nothing to do")
         return print_summary(done[0], out)
     if (out / "deploy.toml").exists():  # its clients are elsewhere
         if rounds != plan.run.rounds:
-            words = "its nodes decide by the number of rounds how they compute; start another with `fedptr deploy run`"
+            words = "its nodes choose how to compute by the number of rounds; start a new one with `fedptr deploy run`"
             raise UserError(f"{out} is a deployed run, and keeps its {plan.run.rounds} rounds: {words}")
         from fedptr.cli.deploy import continue_deployed
 
         return continue_deployed(out)
-    with progress(plan.method.name, rounds) as show:
-        summary, _ = runner.resume(plan, out, show, open_engine, rounds)
+    with show_progress(plan.method.name, rounds) as show:
+        summary, _ = runner.resume_run(plan, out, show, open_engine, rounds)
     return print_summary(summary, out)
 
 
-def on_engine(plan: Plan, args: argparse.Namespace) -> Plan:
-    """The plan of a run to resume, perhaps on another engine; nothing else can be changed."""
+def change_engine(plan: Plan, args: argparse.Namespace) -> Plan:
+    """The plan of a run to resume, on the engine of the options; nothing else can change."""
     from fedptr.cli.plan_options import check_engine_options
     from fedptr.compute.workload import MachinePlan
     from fedptr.settings import build_settings

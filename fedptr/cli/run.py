@@ -10,9 +10,9 @@ from fedptr.cli.options import (
     DATA_OPTIONS,
     ENGINE_OPTIONS,
     RUN_OPTIONS,
+    add_output_options,
     add_plan_command,
-    add_results,
-    add_trackers,
+    add_tracker_options,
 )
 from fedptr.messages import print_notice
 
@@ -27,36 +27,41 @@ def add_parser(commands: Commands) -> None:
     sub = add_plan_command(commands, "run", "train one method", run, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     sub.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
     sub.add_argument("--with", dest="combine_with", choices=("ptr",), help="add FedPTR: the method NAME+ptr")
-    add_results(sub)
-    add_trackers(sub)
+    add_output_options(sub)
+    add_tracker_options(sub)
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedptr.cli.plan_options import check_engine_options, tables_from
+    from fedptr.cli.plan_options import build_tables, check_engine_options
     from fedptr.engines.choose_engine import open_engine
     from fedptr.runs import trackers
-    from fedptr.runs.experiment import prepare
+    from fedptr.runs.experiment import prepare_experiment
     from fedptr.runs.folder import claim_folder, new_folder_name
     from fedptr.runs.plan import check_plan
-    from fedptr.runs.progress import progress
-    from fedptr.runs.runner import execute
+    from fedptr.runs.progress import show_progress
+    from fedptr.runs.runner import start_run
 
-    plan = check_plan(tables_from(args))
+    plan = check_plan(build_tables(args))
     trackers.check_trackers(args.trackers)
     check_engine_options(plan, args)
-    experiment = prepare(plan)
+    experiment = prepare_experiment(plan)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(plan, plan.method.name)), args.force)
     trackers.mark_trackers(out, args.trackers)
     warn_of_large_batch(plan, experiment)
-    with progress(plan.method.name, plan.run.rounds) as show:
-        summary, _ = execute(plan, experiment, out, show, open_engine)
+    with show_progress(plan.method.name, plan.run.rounds) as show:
+        summary, _ = start_run(plan, experiment, out, show, open_engine)
     return print_summary(summary, out)
 
 
 def print_summary(summary: Record, out: Path) -> int:
-    """The result of a run, on stdout."""
+    """Prints the result of a run on stdout."""
     print(f"{summary['method']}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
     print(f"best {summary['accuracy_best']:.2%}, {summary['seconds']:.1f} s")
+    scores = {"their own models": "clients_personal", "the global model": "clients_global"}
+    known = {words: summary[name] for words, name in scores.items() if name in summary}
+    if known:
+        parts = (f"{words} {s['weighted']:.2%} (worst client {s['worst']:.2%})" for words, s in known.items())
+        print(f"on the clients' own test data: {', '.join(parts)}")
     if "privacy" in summary:
         promise = summary["privacy"]
         print(f"differential privacy: ε = {promise['epsilon']:.2f}, δ = {promise['delta']:g}; ", end="")
@@ -66,7 +71,7 @@ def print_summary(summary: Record, out: Path) -> int:
 
 
 def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:
-    """The paper's batch size suits tens of thousands of images; with fewer, a round may be one small step."""
+    """Warns if an epoch is a single step: the paper's batch size suits tens of thousands of images."""
     largest = max(experiment.split.sizes)
     if plan.local.batch >= largest:
         print_notice(
@@ -76,5 +81,5 @@ def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:
 
 
 def name_folder(plan: Plan, what: str) -> str:
-    """What a run's folder is called where nobody says."""
+    """The name of a run's folder if the user gives none."""
     return f"{what}-{Path(plan.data.name).stem}-seed{plan.run.seed}"

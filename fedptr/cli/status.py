@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedptr.cli.deploy import need_flower
+from fedptr.cli.deploy import require_flower
 
 if TYPE_CHECKING:
     from fedptr.cli.options import Commands
@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    need_flower()
+    require_flower()
     from fedptr.engines.flower.setup.show_status import show_status
 
     return show_status(Path(args.dir), args.watch)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedptr.cli.options import add_results
+from fedptr.cli.options import add_output_options
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 
@@ -19,7 +19,7 @@ def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("theory", help=words)
     sub.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="default %(default)s")
     sub.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind (default 1)")
-    add_results(sub)
+    add_output_options(sub)
     sub.set_defaults(handler=theory)
 
 
@@ -34,8 +34,8 @@ def theory(args: argparse.Namespace) -> int:
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     out = claim_folder(Path(args.out) if args.out else new_folder_name("theory"), args.force)
-    results = checking.check(rounds, args.seeds, tell=print_notice)
-    rates_report.write(results, out)
-    rates_report.show(results, Console(highlight=False))
+    results = checking.check_rates(rounds, args.seeds, tell=print_notice)
+    rates_report.write_rates(results, out)
+    rates_report.print_rates(results, Console(highlight=False))
     print(f"plot: {out / 'theory.png'}\nresults: {out}")
     return 0

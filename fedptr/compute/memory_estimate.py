@@ -27,7 +27,7 @@ from fedptr.core.randomness import Key
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.methods.ptr.matching import room_for, stretch_length
-from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.projection import Projection
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
 from fedptr.models.networks import build_model
 from fedptr.types import Batch, Shape
@@ -154,7 +154,7 @@ def estimate_memory(
     """The peak memory of a run; `clients` are their numbers of samples, and states beyond the budget are on disk."""
     method = plan.method
     aux = count_auxiliary_images(method, classes)
-    largest = max(clients) + (0 if isinstance(method, Projected) else aux)  # `naive` trains on both
+    largest = max(clients) + (0 if isinstance(method, Projection) else aux)  # `naive` trains on both
 
     def gradient(images: int) -> float:
         batch = foot.image * images
@@ -166,7 +166,7 @@ def estimate_memory(
     }
     if plan.local.gamma or plan.local.record_gamma or method.effort.full:
         phases["full gradients"] = gradient(min(CHUNK, largest))
-    if aux and isinstance(method, Projected):
+    if aux and isinstance(method, Projection):
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
         images = min(method.aux_batch or aux, aux)
@@ -188,7 +188,7 @@ def count_path_models(R: int) -> int:
 
 def count_auxiliary_images(method: Method, classes: int) -> int:
     """The number of images in an auxiliary dataset of this method; 0 if it has none."""
-    if not isinstance(method, Trajectory) or (isinstance(method, Projected) and not method.active):
+    if not isinstance(method, Trajectory) or (isinstance(method, Projection) and not method.active):
         return 0
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
@@ -199,8 +199,9 @@ def estimate_states(plan: Workload, foot: Footprint, clients: int, aux: int, bud
     client, server = kept_bytes(plan.method, foot, aux, "client"), kept_bytes(plan.method, foot, aux, "server")
     generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
     resting = max(min(generations * client, budget), cohort * client)  # a cohort's stay until they are saved
-    target = isinstance(plan.method, Projected) and client > 0  # it is recorded with the reply
-    reply = foot.model * (plan.method.cost.up + target)
+    target = isinstance(plan.method, Projection) and client > 0  # it is recorded with the reply
+    reply = foot.model * (len(plan.method.sent) + target)
+    server += foot.model * plan.method.cost.each * clients
     return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 

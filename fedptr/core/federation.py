@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from fedptr.core.client_scores import expected_scores, record_scores
 from fedptr.core.client_states import ClientStates, StateStore
 from fedptr.core.faults import Faults
-from fedptr.core.local_training import Local, local_sgd
-from fedptr.core.method import Method, Site
+from fedptr.core.linear_models import is_linear_model
+from fedptr.core.local_training import Local
+from fedptr.core.method import Entry, Method, Site
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
-from fedptr.errors import ClientError, ReplyError, UserError
+from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, name_failures, visit_in_process
+from fedptr.errors import ReplyError, UserError
 from fedptr.settings import check_settings, setting
 from fedptr.types import Reply, State
 
@@ -61,20 +63,6 @@ class Run:
         return self.server["x"]
 
 
-class Visit(NamedTuple):
-    """The result of one client's round."""
-
-    reply: State  # sent to the server
-    client: State  # kept by the client
-    log: State  # recorded
-    seconds: float
-
-
-VisitResults = tuple[dict[int, Visit], dict[int, str]]  # visits that ended in a reply; why the others did not
-# How a cohort visits; `visit_in_process` is one way.
-VisitCohort = Callable[[Method, State, Mapping[int, State], Mapping[int, Site], bool], VisitResults]
-
-
 class Protection(Protocol):
     """Decides who takes part in a round and what the server sees of the replies; see `fedptr.privacy`."""
 
@@ -112,12 +100,14 @@ def federate(
     state_store: StateStore | None = None,
     visits: VisitCohort | None = None,
     privacy: Protection | None = None,
+    client_tests: Sequence[Samples | int] = (),
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; resume with `start=run`.
 
     Clients' states are kept in memory, or in a `state_store` with a budget; a resumed run keeps the store it has.
     `visits` replaces `visit_in_process`, for cohorts that visit in another way. Where the data is elsewhere, `clients`
-    holds numbers of samples instead of samples.
+    holds numbers of samples instead of samples. `client_tests` are the clients' own test sets, in the same order: with
+    them every client evaluates the global model and its own whenever the test set is due.
     """
     rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or NoProtection()
     parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
@@ -125,27 +115,54 @@ def federate(
         check_settings(settings, name)
     check_participation(method, rounds)
     privacy.check(method, rounds)
-    counts = [data if isinstance(data, int) else len(data) for data in clients]
-    sizes = {i: size for i, size in enumerate(counts) if size}
+    check_task(method, task)
+    sizes, tests = count_samples(clients), count_samples(client_tests)
     if not sizes:
         raise UserError("no client has any data; check the split")
     known, total = sorted(sizes), sum(sizes.values())
     shares = {i: len(sizes) * size / total for i, size in sizes.items()}
-    server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes))
+    server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes), numbers=len(clients))
     channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
     run = start or first_run(method, server, state_store)
     for t in range(run.round, rounds.rounds):
         site = site_of_round(server, local, rounds.seed, t)
         cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", t))
         sites = {i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i]) for i in cohort}
-        due = test is not None and ((t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds)
+        due = (t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds
         run = next_round(method, run, site, sites, channel, privacy, rounds, test if due else None)
+        if due and tests:
+            testers = {
+                i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i], client_tests[i])
+                for i in known
+                if i in tests
+            }
+            run = evaluate_clients(method, run, site, testers, channel)
         yield run
+
+
+def count_samples(parts: Sequence[Samples | int]) -> dict[int, int]:
+    """The number of samples of every client that has any."""
+    counts = [data if isinstance(data, int) else len(data) for data in parts]
+    return {i: size for i, size in enumerate(counts) if size}
 
 
 def check_participation(method: Method, rounds: Rounds) -> None:
     if method.everyone and rounds.participation < 1:
         raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
+
+
+def check_task(method: Method, task: Task) -> None:
+    """Refuses a model that the method cannot train."""
+    if method.needs_linear and not is_linear_model(task):
+        raise UserError(
+            f"{method.name} trains linear models only, and this model is not one linear layer on the inputs; set "
+            "model.name = linear"
+        )
+    if method.personalised and task.initial_buffers() is not None:
+        raise UserError(
+            f"{method.name} keeps a model for every client, but not its running statistics (BatchNorm); use a model "
+            "with GroupNorm or InstanceNorm"
+        )
 
 
 def last_run(runs: Iterable[Run]) -> Run:
@@ -166,11 +183,13 @@ def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
     return replace(site, local=replace(local, lr=local.lr * local.decay**t), key=key, round=t)
 
 
-def site_of_client(site: Site, seed: int, i: int, data: Samples | int, size: int, share: float) -> Site:
+def site_of_client(
+    site: Site, seed: int, i: int, data: Samples | int, size: int, share: float, test: Samples | int = 0
+) -> Site:
     """A client's site in the round of the server's `site`."""
     key = Key(seed).at("round", site.round, "client", i)
-    here = None if isinstance(data, int) else data
-    return replace(site, key=key, data=here, size=size, share=share)
+    here, own_test = (None if isinstance(part, int) else part for part in (data, test))
+    return replace(site, key=key, data=here, size=size, share=share, test=own_test)
 
 
 def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
@@ -193,9 +212,9 @@ class Channel(NamedTuple):
     tolerant: bool  # whether the round continues without a client that fails
     visits: VisitCohort
 
-    def send(self, msg: State, states: Mapping[int, State], sites: Mapping[int, Site]) -> VisitResults:
+    def send(self, request: Request, states: Mapping[int, State], sites: Mapping[int, Site]) -> VisitResults:
         present, gone = self.faults.simulate(sites)
-        visits, dropped = self.visits(self.method, msg, states, present, self.tolerant) if present else ({}, {})
+        visits, dropped = self.visits(self.method, request, states, present, self.tolerant) if present else ({}, {})
         return visits, dict(sorted((gone | dropped).items()))
 
 
@@ -221,9 +240,10 @@ def exchange_messages(method: Method, run: Run, site: Site, sites: Mapping[int, 
     with name_failures(method, site.round, "server"), site.key.fixed("model"):
         question = method.ask(server, site)
     if question is not None:
-        heard, silent = channel.send(question, run.clients, sites)
+        request = Request("answer", run.w, question, with_model_type(method.answers(site.task), run.w))
+        heard, silent = channel.send(request, run.clients, sites)
         answers = collect_replies(heard, sites)
-        down, up = len(sites) * count_bytes(question), sum(count_bytes(answer.state) for answer in answers)
+        down, up = request.bytes_to(sites), sum(count_bytes(answer.state) for answer in answers)
         if not answers:
             return Exchange(server, run.w, {}, {}, silent, down)
         server = method.learn(server, answers, site)
@@ -233,8 +253,24 @@ def exchange_messages(method: Method, run: Run, site: Site, sites: Mapping[int, 
     msg, log = split_log(msg)
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
-    visits, dropped = channel.send(msg, run.clients, sites)
-    return Exchange(server, msg["x"], log, visits, silent | dropped, down + len(sites) * count_bytes(msg), up)
+    own = {i: method.message(server, i) for i in sites}
+    request = Request("train", msg.get("x", server["x"]), msg, expected_reply(method, run, site), own)
+    visits, dropped = channel.send(request, run.clients, sites)
+    return Exchange(server, request.x, log, visits, silent | dropped, down + request.bytes_to(sites), up)
+
+
+def expected_reply(method: Method, run: Run, site: Site) -> dict[str, Entry]:
+    """What a reply of this round holds."""
+    if method.silent(site):
+        return {}
+    entries = with_model_type(method.sends(site.task), run.w)
+    buffers = run.server.get("buffers")
+    return entries if buffers is None or not entries else {**entries, "buffers": Entry(buffers.shape, buffers.dtype)}
+
+
+def with_model_type(entries: Mapping[str, Entry], x: Tensor) -> dict[str, Entry]:
+    """The entries, with the model's type where they leave it open."""
+    return {name: entry if entry.dtype else entry._replace(dtype=x.dtype) for name, entry in entries.items()}
 
 
 def next_round(
@@ -273,6 +309,26 @@ def next_round(
     return Run(site.round + 1, server, clients, record)
 
 
+def evaluate_clients(method: Method, run: Run, site: Site, testers: Mapping[int, Site], channel: Channel) -> Run:
+    """The run, whose record now has the scores of every client that has test data, whether or not it took part."""
+    began = time.perf_counter()
+    msg: State = {name: value for name, value in run.server.items() if name in ("x", "buffers")}
+    own = {i: method.message(run.server, i) for i in testers}
+    request = Request("evaluate", run.w, msg, expected_scores(method), own)
+    visits, missing = channel.visits(method, request, run.clients, testers, channel.tolerant)
+    record = {**run.record, **record_scores({i: visit.reply for i, visit in visits.items()})}
+    if missing:
+        record["not_evaluated"] = missing
+    seconds = time.perf_counter() - began
+    times = record["seconds"]
+    record["seconds"] = {
+        **times,
+        "evaluation": times["evaluation"] + seconds,
+        "total": times["total"] + seconds,
+    }
+    return replace(run, record=record)
+
+
 def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:
     """The method's own aggregation; methods do not see buffers, which are averaged like the models."""
     new = method.aggregate(server, replies, site)
@@ -281,74 +337,6 @@ def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], s
     return new
 
 
-def visit_in_process(
-    method: Method, msg: State, states: Mapping[int, State], sites: Mapping[int, Site], tolerant: bool
-) -> VisitResults:
-    """The cohort's visits, one after another in this process. A client that fails keeps the state it had."""
-    visits, dropped = {}, {}
-    for i, site in sites.items():
-        try:
-            with name_failures(method, site.round, f"client {i}"):
-                result = visit_client(method, msg, states.get(i), site, i)
-                check_reply(result.reply, msg)
-        except ClientError as error:
-            if not tolerant:
-                raise
-            dropped[i] = str(error)
-            continue
-        visits[i] = result
-    return visits, dropped
-
-
-def visit_client(method: Method, msg: State, client: State | None, site: Site, i: int) -> Visit:
-    """A client's whole round; pure. Every engine runs this function: in-process, on a cluster, over a network."""
-    site = replace(site, local=method.settings(site.local))
-    if client is None:  # its first visit; the key does not depend on the round
-        client = method.client_init(msg["x"], replace(site, key=Key(site.key.seed).at("client", i)))
-    with site.key.fixed("model"):
-        began = time.perf_counter()
-        answer = method.answer(msg, client, site)
-        if answer is not None:
-            return Visit(answer, client, {}, time.perf_counter() - began)
-        msg, client = method.prepare(msg, client, site)
-        began = time.perf_counter()
-        buffers = site.task.unpack_buffers(msg.get("buffers"))
-        trained = local_sgd(method, msg, client, site, buffers)
-        seconds = time.perf_counter() - began
-        reply, client = method.reply(trained.w, msg, client, trained.steps, site)
-    (_, prepared), (reply, log) = split_log(msg), split_log(reply)
-    if "buffers" in msg and reply:  # an empty reply has no buffers either
-        reply = {**reply, "buffers": site.task.pack_buffers(buffers)}
-    log |= prepared
-    for name, value in (("steps", trained.steps), ("train_loss", trained.loss), ("gamma", trained.gamma)):
-        if value is not None:
-            log[name] = torch.tensor(value, dtype=torch.int64 if name == "steps" else torch.float64)
-    return Visit(reply, client, log, seconds)
-
-
-def check_reply(reply: State, msg: State) -> None:
-    """Every tensor a client sends must be finite and of the model's size, or the buffers'."""
-    for name, value in reply.items():
-        expected = msg["buffers" if name == "buffers" else "x"]
-        if value.shape != expected.shape or value.dtype != expected.dtype:
-            shapes = f"{value.dtype} of shape {tuple(value.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
-            raise ReplyError(f"its {name!r} is {shapes}")
-        if not bool(torch.isfinite(value).all()):
-            raise ReplyError(f"its {name!r} is not finite; a smaller local.lr or a local.clip may help")
-
-
 def collect_replies(visits: Mapping[int, Visit], sites: Mapping[int, Site]) -> list[Reply]:
     """The part of the visits that methods see, in client order."""
     return [Reply(i, sites[i].size, visits[i].reply, int(visits[i].log.get("steps", 0))) for i in sorted(visits)]
-
-
-@contextlib.contextmanager
-def name_failures(method: Method, t: int, who: str) -> Iterator[None]:
-    """An error inside the block names the method, the round and the client (or the server)."""
-    try:
-        yield
-    except UserError:  # a wrong setting is not a client's failure
-        raise
-    except Exception as error:
-        words = str(error) if isinstance(error, ReplyError) else f"{type(error).__name__}: {error}"
-        raise ClientError(f"{method.name}, round {t + 1}, {who}: {words}") from error

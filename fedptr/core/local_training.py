@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -11,12 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedptr.core.samples import Samples
 from fedptr.core.task import add_mean_gradient, vector_norm
 from fedptr.settings import setting
 from fedptr.types import Batch, State
 
 if TYPE_CHECKING:
-    from fedptr.core.method import Method, Site
+    from fedptr.core.method import Site
+
+Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # the direction of a step, and the loss to record
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,45 @@ class Local:
 class TrainedModel(NamedTuple):
     w: Tensor
     steps: int
-    loss: float  # mean over the steps, without the pull
-    gamma: float | None
+    loss: float | None  # mean over the steps, without the pull; None = there was none
+    gamma: float | None = None
 
 
-def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: State) -> TrainedModel:
-    """Minimises h, the client's loss plus the method's pull, by SGD from the method's starting point."""
-    local, data = site.local, method.data(msg, client, site)
-    w = method.start(msg, client).clone()
-    velocity = torch.zeros_like(w)
+class SGD:
+    """A model under SGD with a client's settings. Its momentum starts at zero."""
+
+    def __init__(self, start: Tensor, local: Local) -> None:
+        self.w, self.local, self.velocity = start.clone(), local, torch.zeros_like(start)
+
+    def step(self, g: Tensor) -> None:
+        """One step along −g, changing `w` in place."""
+        local = self.local
+        if local.weight_decay:
+            g = g + local.weight_decay * self.w
+        if local.clip:
+            g = g * (local.clip / (g.norm() + 1e-6)).clamp(max=1)
+        self.velocity.mul_(local.momentum).add_(g)
+        self.w.add_(self.velocity, alpha=-local.lr)
+
+
+def local_sgd(
+    start: Tensor,
+    gradient: Gradient,
+    data: Samples,
+    site: Site,
+    buffers: State,
+    objective: Gradient | None = None,
+) -> TrainedModel:
+    """Minimises h, whose gradient on a batch is given, by SGD from `start`.
+
+    Every call at one site draws the same batches, so that a method may train several models on them. γ is measured with
+    `objective` instead of `gradient` where a method's steps draw more than their batch, or train a second model.
+    """
+    local, sgd, objective = site.local, SGD(start, site.local), objective or gradient
+    w = sgd.w
     losses: list[Tensor] = []
     measured = bool(local.gamma or local.record_gamma)
-    first = last = objective_norm(method, w, msg, client, site) if measured else 0.0
+    first = last = objective_norm(w, objective, data, local) if measured else 0.0
     order, noise = site.key("batch-order"), site.key("augment")
     epochs = local.max_epochs if local.gamma else local.epochs
     most = max(1, math.ceil(site.part * epochs * math.ceil(len(data) / local.batch)))
@@ -61,32 +91,24 @@ def local_sgd(method: Method, msg: State, client: State, site: Site, buffers: St
             x, y = data.take(index)
             if local.augment == "flip-crop":
                 x = flip_and_crop(x, noise)
-            g, loss = method.gradient(w, Batch(x, y, buffers), msg, client, site)
-            if local.weight_decay:
-                g = g + local.weight_decay * w
-            if local.clip:
-                g = g * (local.clip / (g.norm() + 1e-6)).clamp(max=1)
-            velocity.mul_(local.momentum).add_(g)
-            w.add_(velocity, alpha=-local.lr)
+            g, loss = gradient(w, Batch(x, y, buffers))
+            sgd.step(g)
             losses.append(loss)
             if len(losses) == most:  # a straggler may stop in the middle of an epoch
                 break
         if local.gamma:
-            last = objective_norm(method, w, msg, client, site)
+            last = objective_norm(w, objective, data, local)
             if last <= local.gamma * first:
                 break
     if measured and not local.gamma:
-        last = objective_norm(method, w, msg, client, site)
+        last = objective_norm(w, objective, data, local)
     achieved = (last / first if first else 0.0) if measured else None
     return TrainedModel(w, len(losses), float(torch.stack(losses).mean()), achieved)
 
 
-def objective_norm(method: Method, w: Tensor, msg: State, client: State, site: Site) -> float:
+def objective_norm(w: Tensor, gradient: Gradient, data: Samples, local: Local) -> float:
     """‖∇h(w)‖ on the client's whole set, without augmentation."""
-    data = method.data(msg, client, site)
-    return vector_norm(
-        add_mean_gradient(data, site.local.weight_decay * w, lambda b: method.gradient(w, b, msg, client, site))
-    )
+    return vector_norm(add_mean_gradient(data, local.weight_decay * w, lambda batch: gradient(w, batch)))
 
 
 def draw_batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from fedptr.core.local_training import Local, TrainedModel, local_sgd
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
 from fedptr.plots import Look
 from fedptr.settings import setting
-from fedptr.types import Batch, Reply, State
-
-if TYPE_CHECKING:
-    from fedptr.core.local_training import Local
+from fedptr.types import Batch, Layer, Reply, State
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,8 @@ class Site:
     size: int = 0  # m_i, also where the data is elsewhere
     part: float = 1.0  # of its local steps a straggler has time for
     share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
+    numbers: int = 0  # clients are numbered below this, including those without data
+    test: Samples | None = None  # the client's own test data
 
     @property
     def samples(self) -> Samples:
@@ -53,32 +54,47 @@ class Effort(NamedTuple):
     full: int = 0  # gradients over the client's whole set
 
 
+class Entry(NamedTuple):
+    """One tensor of a reply."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None  # None = the model's
+    summable: bool = True  # whether a sum over clients means anything
+
+
+class Sizes(Protocol):
+    """The part of a task that decides how large a message is."""
+
+    @property
+    def layers(self) -> Sequence[Layer]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
 Owner = Literal["", "client", "server"]
 
 
 class Cost(NamedTuple):
-    """What is sent per client and round, and what is kept between rounds, in model sizes."""
+    """What is sent to a client in a round, and what is kept between rounds, in model sizes."""
 
     down: int = 1
-    up: int = 1
     client: int = 0  # kept by every client
     server: int = 0  # kept by the server beside the global model
+    each: int = 0  # kept by the server for every client besides
+    duals: int = 0  # numbers that a client keeps for every sample and class besides
     trail: Owner = ""  # who keeps the last m+1 global models besides
     auxiliary: Owner = ""  # who keeps an auxiliary dataset D̃ besides
 
     def kept_by(self, owner: Owner) -> str:
-        """In words: `m+1, D̃`, or `1 + m+1, D̃`."""
+        """In words: `m+1, D̃`, or `1 + m+1, D̃`; `2N` for N clients; `m_i·C numbers` for m_i samples of C classes."""
         own = self.client if owner == "client" else self.server
         learned = ", ".join(["m+1"] * (self.trail == owner) + ["D̃"] * (self.auxiliary == owner))
-        return " + ".join([*([str(own)] if own or not learned else []), *([learned] if learned else [])])
-
-    def in_words(self) -> dict[str, str]:
-        return {
-            "down": str(self.down),
-            "up": str(self.up),
-            "client keeps": self.kept_by("client"),
-            "server keeps": self.kept_by("server"),
-        }
+        each = f"{self.each}N" if self.each and owner == "server" else ""
+        duals = f"{self.duals if self.duals > 1 else ''}m_i·C numbers" if self.duals and owner == "client" else ""
+        more = [part for part in (each, duals, learned) if part]
+        return " + ".join([*([str(own)] if own or not more else []), *more])
 
 
 class Rule(NamedTuple):
@@ -86,19 +102,21 @@ class Rule(NamedTuple):
 
     pull: str = ""  # added to ∇L_i(w)
     direction: str = ""  # of a local step, where it is not ∇L_i(w) + pull
+    step: str = ""  # a local step, where it is not w ← w − η_l · direction
     start: str = "x"  # where local training starts
     where: str = ""  # what a symbol in these is
     server: str = "x ← mean of w_i"
 
     @property
     def local(self) -> str:
-        """The direction of a local step."""
-        return self.direction or "∇L_i(w)" + (f" + {self.pull}" if self.pull else "")
+        """The direction of a local step, or the step where it has none."""
+        return self.step or self.direction or "∇L_i(w)" + (f" + {self.pull}" if self.pull else "")
 
     def in_words(self) -> list[str]:
         """A line for each of: the start, a local step, its symbols, the server."""
         start = [f"w ← {self.start}"] if self.start != "x" else []
-        return [*start, f"w ← w − η_l · ({self.local})", *([self.where] if self.where else []), self.server]
+        step = self.step or f"w ← w − η_l · ({self.local})"
+        return [*start, step, *([self.where] if self.where else []), self.server]
 
 
 class Oracle(NamedTuple):
@@ -125,13 +143,19 @@ class Method:
     aliases: ClassVar[tuple[str, ...]] = ()  # names that it has elsewhere
     paper_column: ClassVar[int] = 0  # in Table 1 of FedPTR's paper, from 1; 0 = it is not there
     cost: ClassVar[Cost] = Cost()
+    sent: ClassVar[tuple[str, ...]] = ("w",)  # what a reply holds: tensors of the model's size
+    answered: ClassVar[tuple[str, ...]] = ()  # what an answer to `ask` holds
+    personalised: ClassVar[bool] = False  # whether clients use models of their own: set where `personal` is defined
+    adapts: ClassVar[bool] = False  # whether a client makes its own model from the global one when it is asked for it
     everyone: ClassVar[bool] = False  # whether all clients must take part in every round
+    needs_linear: ClassVar[bool] = False  # whether the model must be one linear layer on the inputs
     measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
     no_ptr: ClassVar[str] = ""  # why NAME+ptr is refused; "" = it is not
 
     def __init_subclass__(cls) -> None:
         """A method with a name of its own does not inherit what describes its parent alone."""
         super().__init_subclass__()
+        cls.personalised = cls.personal is not Method.personal
         if "name" in vars(cls):
             for entry in ("rule", "look", "oracle", "aliases", "paper_column"):
                 if entry not in vars(cls):
@@ -140,6 +164,27 @@ class Method:
     @property
     def effort(self) -> Effort:
         return Effort()
+
+    @classmethod
+    def cost_in_words(cls) -> dict[str, str]:
+        return {
+            "down": str(cls.cost.down),
+            "up": str(len(cls.sent) + len(cls.answered)),
+            "client keeps": cls.cost.kept_by("client"),
+            "server keeps": cls.cost.kept_by("server"),
+        }
+
+    def sends(self, task: Sizes) -> dict[str, Entry]:
+        """What a client sends after training, by name."""
+        return {name: Entry((task.layers[-1].stop,)) for name in self.sent}
+
+    def answers(self, task: Sizes) -> dict[str, Entry]:
+        """What a client sends when it is asked before the broadcast, by name."""
+        return {name: Entry((task.layers[-1].stop,)) for name in self.answered}
+
+    def silent(self, site: Site) -> bool:
+        """Whether this is a round in which no client sends anything back."""
+        return False
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x}
@@ -155,9 +200,9 @@ class Method:
         """A message to the cohort that is answered before the broadcast; None = nothing is asked."""
         return None
 
-    def answer(self, msg: State, client: State, site: Site) -> State | None:
-        """The client's answer, if this message asks for one; None = it is to train."""
-        return None
+    def answer(self, msg: State, client: State, site: Site) -> State:
+        """The client's answer to what `ask` asked."""
+        return {}
 
     def learn(self, server: State, answers: Sequence[Reply], site: Site) -> State:
         """The server's state for this round, after the answers."""
@@ -167,12 +212,24 @@ class Method:
         """The message to every client of the cohort, and the new server state."""
         return {"x": server["x"]}, server
 
+    def message(self, server: State, i: int) -> State:
+        """What is sent to client i alone, beside the broadcast."""
+        return {}
+
     def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
         """The client's work before training."""
         return msg, client
 
     def data(self, msg: State, client: State, site: Site) -> Samples:
         return site.samples
+
+    def train(self, msg: State, client: State, site: Site, buffers: State) -> tuple[TrainedModel, State]:
+        """The client's training, and what it keeps. `buffers` are the model's running statistics, changed in place."""
+
+        def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+            return self.gradient(w, batch, msg, client, site)
+
+        return local_sgd(self.start(msg, client), gradient, self.data(msg, client, site), site, buffers), client
 
     def start(self, msg: State, client: State) -> Tensor:
         """Where local training starts. What a method makes of the path of training is measured from here."""
@@ -192,8 +249,21 @@ class Method:
         """What is sent back after training, and what the client keeps."""
         return {"w": w}, client
 
+    def personal(self, msg: State, client: State, site: Site) -> Tensor:
+        """The model that a client would use. `msg` holds the global model x, and the client's own message."""
+        return msg["x"]
+
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         return {**server, "x": self.mean(replies)}
+
+    def quadratic_limit(self, A: Tensor, c: Tensor, K: int, lr: float) -> tuple[Tensor | None, Tensor] | None:
+        """Where theory sees a personalised method end on client losses ½ (w − c_i)ᵀ A_i (w − c_i).
+
+        The global model (None = it stays the initial one) and the clients' own models, row by row, when everyone takes
+        K full-batch steps of size lr in every round and clients have equal weights; None = no closed form is known.
+        `fedptr.theory.personal_oracle` checks it.
+        """
+        return None
 
     def mean(self, replies: Sequence[Reply], entry: str = "w") -> Tensor:
         """The weighted mean over the cohort; the weights are normalised over those who replied."""
@@ -203,12 +273,12 @@ class Method:
         return total
 
 
-def drift(reply: Reply, x: Tensor) -> Tensor:
+def local_change(reply: Reply, x: Tensor) -> Tensor:
     """How far a client's training moved its model: from x, or from where the client says that it started."""
     return reply.state["w"] - reply.state.get("start", x)
 
 
-def spread(parts: Iterable[Tensor], site: Site) -> Tensor:
+def mean_over_all_clients(parts: Iterable[Tensor], site: Site) -> Tensor:
     """(1/N) Σ over the cohort: how much a mean over *all* clients moves when only the cohort's parts do."""
     total = sum(parts)
     assert isinstance(total, Tensor)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedptr.types import Reply, State
 
 if TYPE_CHECKING:
-    from fedptr.core.federation import Visit
+    from fedptr.core.visit import Visit
 
 LOG = "log/"
 

@@ -57,9 +57,9 @@ class Samples:
             yield self.take(index)
 
     def part(self, rows: Tensor) -> Samples:
-        """A subset of a set that has no `rows` of its own."""
-        assert self.rows is None
-        return replace(self, rows=rows)
+        """The samples at these positions, as a set."""
+        assert self.extra is None
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def split(self, clients: Sequence[np.ndarray]) -> list[Samples]:
         """One set per client, from the row numbers of a `fedptr.data.split.Split`."""

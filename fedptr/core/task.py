@@ -179,6 +179,13 @@ class Classification(Differentiable):
             loss += float(F.cross_entropy(logits, y, reduction="sum"))
         return {"accuracy": right / len(data), "loss": loss / len(data)}
 
+    @torch.no_grad()
+    def predict(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> Tensor:
+        """The class that a model sees in every sample of a set."""
+        self.model.eval()
+        state = {**self.parameters(w), **self.unpack_buffers(buffers)}
+        return torch.cat([functional_call(self.model, state, (x,)).argmax(1) for x, _ in data.chunks()])
+
     def initial_buffers(self) -> Tensor | None:
         return self.pack_buffers(self._buffers) if self._floating else None
 

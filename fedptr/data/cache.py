@@ -52,7 +52,7 @@ def load_or_build(folder: Path, build: Callable[[], Dataset]) -> Dataset:
         print_notice(f"the cache {folder} is damaged ({there}); building it again")
     dataset = build()
     try:
-        _write(folder, dataset)
+        _write_cache(folder, dataset)
         there = open_cache(folder)
         return there if isinstance(there, Dataset) else dataset
     except OSError as error:
@@ -67,25 +67,25 @@ def open_cache(folder: Path) -> Dataset | str:
     if not os.path.exists(folder):
         return ""
     try:
-        return _checked(folder)
+        return _open_checked(folder)
     except Exception as damage:  # damaged files can raise anything
         return str(damage) or type(damage).__name__
 
 
-def _checked(folder: Path) -> Dataset:
+def _open_checked(folder: Path) -> Dataset:
     """Checks version, sizes, shapes, types, and a checksum of every byte: a flipped bit must not change a result."""
     meta = json.loads((folder / "meta.json").read_text())
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}")
-    if meta.pop("seal") != _seal(meta):
+    if meta.pop("seal") != _seal_meta(meta):
         raise ValueError("meta.json does not match its checksum")
-    fields: dict[str, Any] = {part: _open(folder / f"{part}.npy", meta["arrays"][part]) for part in PARTS}
+    fields: dict[str, Any] = {part: _open_array(folder / f"{part}.npy", meta["arrays"][part]) for part in PARTS}
     fields |= {key: meta[key] for key in ("name", "source")}
     fields |= {key: tuple(meta[key]) for key in ("mean", "std", "classes")}
     return Dataset(**fields)
 
 
-def _open(path: Path, expected: dict[str, Any]) -> Any:
+def _open_array(path: Path, expected: dict[str, Any]) -> Any:
     if path.stat().st_size != expected["bytes"]:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {expected['bytes']}")
     if _crc32(path) != expected["crc32"]:
@@ -97,7 +97,7 @@ def _open(path: Path, expected: dict[str, Any]) -> Any:
     return array
 
 
-def _write(folder: Path, dataset: Dataset) -> None:
+def _write_cache(folder: Path, dataset: Dataset) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as temporary:
         new = Path(temporary) / "new"
@@ -115,8 +115,8 @@ def _write(folder: Path, dataset: Dataset) -> None:
             }
         texts = {key: getattr(dataset, key) for key in ("name", "source", "mean", "std", "classes")}
         meta = {"format": FORMAT, **texts, "arrays": described}
-        (new / "meta.json").write_text(json.dumps({**meta, "seal": _seal(meta)}, indent=1))
-        _put(new, folder, Path(temporary) / "old")
+        (new / "meta.json").write_text(json.dumps({**meta, "seal": _seal_meta(meta)}, indent=1))
+        _move_into_place(new, folder, Path(temporary) / "old")
 
 
 def _crc32(path: Path) -> int:
@@ -128,11 +128,11 @@ def _crc32(path: Path) -> int:
     return checksum
 
 
-def _seal(meta: dict[str, Any]) -> str:
+def _seal_meta(meta: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def _put(new: Path, folder: Path, old: Path) -> None:
+def _move_into_place(new: Path, folder: Path, old: Path) -> None:
     """Moves the new cache into place, unless another process was faster with the same content."""
     there = open_cache(folder)
     if isinstance(there, Dataset):

@@ -49,8 +49,8 @@ def take_subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 
 
     Subsets of the same size and seed but different `number` share no image.
     """
-    train = _balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)), number)
-    test = _balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)), number)
+    train = _choose_balanced(dataset, "training", dataset.train_y, n, np.random.default_rng((seed, 0)), number)
+    test = _choose_balanced(dataset, "test", dataset.test_y, n_test, np.random.default_rng((seed, 1)), number)
     kept = [
         f"{len(keep)} of {len(labels)} {part} images"
         for part, keep, labels in (("training", train, dataset.train_y), ("test", test, dataset.test_y))
@@ -70,7 +70,7 @@ def pool_parts(dataset: Dataset) -> Dataset:
     return replace(dataset, train_x=x, train_y=y, source=f"{dataset.source}, training and test images pooled")
 
 
-def _balanced(
+def _choose_balanced(
     dataset: Dataset, part: str, labels: Array, n: int, rng: np.random.Generator, number: int
 ) -> Array | None:
     """Positions to keep, in file order; None means all of them."""

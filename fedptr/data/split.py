@@ -1,4 +1,4 @@
-"""A split: which sample of a training set belongs to which client, and its file.
+"""A split: which sample of a training set belongs to which client, on which samples it is tested, and its file.
 
 >>> split = Split((np.array([0, 2]), np.array([1])), samples=3)
 >>> split.sizes
@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,56 @@ from fedptr.errors import UserError
 
 Ints = npt.NDArray[np.int64]
 FORMAT = 1
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+TestKind = Literal["shares", "holdout"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTests:
+    """The samples on which each client is tested, ascending within a client; a client may have none.
+
+    shares     of the dataset's test images; several clients may be tested on one
+    holdout    of the training images, none of which is trained on
+
+    >>> ClientTests("shares", (np.array([0, 2]), np.array([2])), samples=3).shared
+    1
+    """
+
+    kind: TestKind
+    clients: tuple[Ints, ...]
+    samples: int  # in the set that the indices are of
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", _sort_indices(self.clients))
+        whole = "test images" if self.kind == "shares" else "samples"
+        for i, indices in enumerate(self.clients):
+            outside = indices[(indices < 0) | (indices >= self.samples)]
+            if len(outside):
+                raise UserError(
+                    f"client {i} is tested on sample {outside[0]} but the {whole} are 0 to {self.samples - 1}; "
+                    "correct it"
+                )
+            twice = indices[1:][indices[1:] == indices[:-1]]
+            if len(twice):
+                raise UserError(f"client {i} is tested twice on sample {twice[0]}; name it once")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(indices) for indices in self.clients)
+
+    @property
+    def shared(self) -> int:
+        """The samples on which more than one client is tested."""
+        used = np.concatenate(self.clients)
+        return int((np.unique(used, return_counts=True)[1] > 1).sum())
 
 
 @dataclass(frozen=True, eq=False)  # arrays cannot be compared with ==: compare `sha256`
 class Split:
     """The clients' sample indices, ascending within a client. Together they use every sample exactly once.
 
-    Only `dropped` samples are left out; their number is given, so that none is left out by mistake.
+    Only `dropped` samples are left out; their number is given, so that none is left out by mistake. Samples that are
+    held out for tests belong to no client's indices, and are not counted as dropped.
     """
 
     clients: tuple[Ints, ...]
@@ -45,12 +88,12 @@ class Split:
     moved: int = 0
     origin: str = ""
     dropped: int = 0
+    tests: ClientTests | None = None
 
     def __post_init__(self) -> None:
-        own = tuple(np.sort(np.asarray(indices, dtype=np.int64)) for indices in self.clients)
-        for indices in own:
-            indices.flags.writeable = False
-        _check_partition(own, self.samples, self.dropped)
+        own = _sort_indices(self.clients)
+        held_out = _check_tests(own, self.samples, self.tests) if self.tests else ()
+        _check_partition(own, held_out, self.samples, self.dropped)
         object.__setattr__(self, "clients", own)
 
     @property
@@ -59,10 +102,15 @@ class Split:
 
     @property
     def sha256(self) -> str:
-        """The same on every machine: of the client sizes, then all indices, as little-endian int64."""
-        digest = hashlib.sha256(np.array(self.sizes, dtype="<i8").tobytes())
-        for indices in self.clients:
-            digest.update(indices.astype("<i8").tobytes())
+        """The same on every machine: of the client sizes, then all indices, as little-endian int64.
+
+        Where clients are tested, the kind of test, the number of samples and the test indices follow in the same form.
+        """
+        digest = hashlib.sha256()
+        _add_indices(digest, self.clients)
+        if self.tests:
+            digest.update(self.tests.kind.encode() + np.array([self.tests.samples], dtype="<i8").tobytes())
+            _add_indices(digest, self.tests.clients)
         return digest.hexdigest()
 
     def counts(self, labels: npt.ArrayLike, classes: int) -> Ints:
@@ -81,21 +129,24 @@ class Split:
             "clients": [indices.tolist() for indices in self.clients],
             **({"dropped": self.dropped} if self.dropped else {}),
         }
-        _write(Path(path), json.dumps(content) + "\n")
+        if self.tests:
+            indices = [part.tolist() for part in self.tests.clients]
+            content["tests"] = {"kind": self.tests.kind, "samples": self.tests.samples, "clients": indices}
+        _write_split(Path(path), json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, path: str | Path, samples: int | None = None) -> Split:
         """Reads a saved split and checks all of it; `samples` is the size of the dataset it is for."""
-        content = _read(path)
+        content = _read_fields(path)
         _check_fields(content, path)
         if samples is not None and content["samples"] != samples:
             raise UserError(
                 f"split file {path} is for {content['samples']} samples but the dataset has {samples}; "
                 "use the dataset it was made for, or make a new split"
             )
-        expected = content.pop("sha256")
+        expected, tests = content.pop("sha256"), content.pop("tests", None)
         try:
-            split = cls(**content)
+            split = cls(**content, tests=tests and ClientTests(**tests))
         except UserError as error:
             raise UserError(f"split file {path} is damaged: {error}") from None
         if split.sha256 != expected:
@@ -123,10 +174,37 @@ def measure_heterogeneity(counts: npt.ArrayLike) -> float:
     return float(np.abs(table - expected).sum() / (2 * total))
 
 
-def _check_partition(clients: tuple[Ints, ...], samples: int, dropped: int) -> None:
+def _sort_indices(clients: tuple[Ints, ...]) -> tuple[Ints, ...]:
+    own = tuple(np.sort(np.asarray(indices, dtype=np.int64)) for indices in clients)
+    for indices in own:
+        indices.flags.writeable = False
+    return own
+
+
+def _add_indices(digest: hashlib._Hash, clients: tuple[Ints, ...]) -> None:
+    digest.update(np.array([len(indices) for indices in clients], dtype="<i8").tobytes())
+    for indices in clients:
+        digest.update(indices.astype("<i8").tobytes())
+
+
+def _check_tests(clients: tuple[Ints, ...], samples: int, tests: ClientTests) -> tuple[Ints, ...]:
+    """The training samples that are held out; nobody trains on one of them."""
+    if len(tests.clients) != len(clients):
+        raise UserError(f"the split has {len(clients)} clients and test sets of {len(tests.clients)}; give each one")
+    if tests.kind == "shares":
+        return ()
+    if tests.samples != samples:
+        raise UserError(f"the split is of {samples} samples and its held-out parts are of {tests.samples}; correct it")
+    leaked = np.intersect1d(np.concatenate(tests.clients), np.concatenate(clients)) if clients else _NONE
+    if len(leaked):
+        raise UserError(f"sample {leaked[0]} is trained on and tested on; leave it out of one of the two")
+    return tests.clients
+
+
+def _check_partition(clients: tuple[Ints, ...], held_out: tuple[Ints, ...], samples: int, dropped: int) -> None:
     if not clients:
         raise UserError("the split has no clients; give it at least one")
-    used = np.sort(np.concatenate(clients))
+    used = np.sort(np.concatenate([*clients, *held_out]))
     outside = used[(used < 0) | (used >= samples)]
     twice = used[1:][used[1:] == used[:-1]]
     if len(outside):
@@ -140,11 +218,11 @@ def _check_partition(clients: tuple[Ints, ...], samples: int, dropped: int) -> N
         )
 
 
-def _read(path: str | Path) -> dict[str, Any]:
+def _read_fields(path: str | Path) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        raise UserError(f"split file {path} cannot be read ({_reason(error)}); check the path") from None
+        raise UserError(f"split file {path} cannot be read ({_describe_error(error)}); check the path") from None
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -165,10 +243,11 @@ def _check_fields(content: dict[str, Any], path: str | Path) -> None:
         "moved": lambda v: _is_int64(v) and v >= 0,
         "dropped": lambda v: _is_int64(v) and v >= 0,
         "sha256": lambda v: isinstance(v, str),
-        "clients": lambda v: isinstance(v, list) and all(isinstance(c, list) and all(map(_is_int64, c)) for c in v),
+        "clients": _is_lists_of_int64,
+        "tests": _is_tests,
     }
     content.setdefault("dropped", 0)
-    for name in sorted(valid.keys() | content.keys()):
+    for name in sorted((valid.keys() - {"tests"}) | content.keys()):
         if name not in content or name not in valid or not valid[name](content[name]):
             problem = "no" if name not in content else "an unknown" if name not in valid else "a wrong"
             raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; make the split again")
@@ -178,13 +257,30 @@ def _is_int64(value: object) -> bool:
     return type(value) is int and -(2**63) <= value < 2**63  # not isinstance, because True is an int too
 
 
-def _write(path: Path, text: str) -> None:
+def _is_lists_of_int64(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(c, list) and all(map(_is_int64, c)) for c in value)
+
+
+def _is_tests(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"kind", "samples", "clients"}
+        and value["kind"] in get_args(TestKind)
+        and _is_int64(value["samples"])
+        and value["samples"] >= 0
+        and _is_lists_of_int64(value["clients"])
+    )
+
+
+def _write_split(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except (OSError, ValueError) as error:
-        raise UserError(f"split file {path} cannot be written ({_reason(error)}); choose another place") from None
+        raise UserError(
+            f"split file {path} cannot be written ({_describe_error(error)}); choose another place"
+        ) from None
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)

@@ -37,7 +37,7 @@ def plot_split(counts: npt.ArrayLike, class_names: Sequence[str], title: str, pa
     scale.minorticks_off()
     figure.suptitle(title, parse_math=False)  # a dollar sign is not markup
     with matplotlib.rc_context({"svg.hashsalt": "fedptr"}):  # the same split gives the same file
-        return _save(figure, Path(path))
+        return _save_figure(figure, Path(path))
 
 
 def _draw_map(axes: Any, table: npt.NDArray[np.int64]) -> Any:
@@ -56,7 +56,7 @@ def _draw_map(axes: Any, table: npt.NDArray[np.int64]) -> Any:
 
 
 def _name_clients(axes: Any, clients: int) -> None:
-    axes.set_yticks(range(0, clients, _step(clients)))
+    axes.set_yticks(range(0, clients, _label_step(clients)))
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.set_ylabel("client")
     for edge in range(1, clients) if clients <= NAMED else ():
@@ -65,7 +65,7 @@ def _name_clients(axes: Any, clients: int) -> None:
 
 def _name_classes(axes: Any, names: Sequence[str]) -> None:
     """Names are horizontal if they fit, slanted if not, and vertical if classes are narrow."""
-    step = _step(len(names))
+    step = _label_step(len(names))
     room = min(CELL[0], LARGEST[0] / len(names)) * step
     flat = max(map(len, names)) * 0.08 <= room  # inches: a letter of size 8 is about 0.08 wide
     lean = {"ha": "right", "va": "center", "rotation_mode": "anchor", "rotation": 40 if room > 0.4 else 90}
@@ -76,7 +76,7 @@ def _name_classes(axes: Any, names: Sequence[str]) -> None:
         axes.axvline(edge - 0.5, color="0.9", linewidth=0.5)
 
 
-def _step(count: int) -> int:
+def _label_step(count: int) -> int:
     """Names every, every second, every fifth … so that at most `NAMED` are named."""
     return next((step for step in (1, 2, 5, 10, 20, 50) if count <= NAMED * step), count)
 
@@ -90,7 +90,7 @@ def _draw_sizes(axes: Any, sizes: npt.NDArray[np.int64]) -> None:
     axes.locator_params(axis="x", nbins=3, integer=True)
 
 
-def _save(figure: Any, path: Path) -> tuple[Path, Path]:
+def _save_figure(figure: Any, path: Path) -> tuple[Path, Path]:
     stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path  # "alpha-0.04" has no ending to drop
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
     try:

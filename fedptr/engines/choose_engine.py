@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedptr.compute.workload import MachinePlan
-from fedptr.core.federation import VisitCohort
+from fedptr.core.visit import VisitCohort
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.runner import Engine

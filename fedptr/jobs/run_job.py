@@ -15,7 +15,7 @@ import sys
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Linux only; elsewhere jobs of a killed queue live on until they are done."""
     if not sys.platform.startswith("linux"):
         return
@@ -25,6 +25,6 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]))
     sys.argv = ["fedptr", *sys.argv[2:]]
     runpy.run_module("fedptr", run_name="__main__")

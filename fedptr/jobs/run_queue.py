@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import os
 import shutil
 import signal
@@ -24,12 +23,12 @@ from fedptr.compute.choose import count_gradients
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import last_line, print_notice
-from fedptr.runs.extend import can_be_continued
-from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.lock import StoppedError, locked, stoppable
+from fedptr.runs.extend import can_be_continued, would_lose_progress
+from fedptr.runs.folder import CHECKPOINTS, rename_aside
+from fedptr.runs.lock import StoppedError, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import Record, whole_lines
-from fedptr.runs.runner import Engine, in_process, resume
+from fedptr.runs.runner import Engine, in_process, resume_run
 from fedptr.runs.same_run import lineage
 from fedptr.runs.summary import read_finished, read_once_finished
 
@@ -38,7 +37,7 @@ LOG = "log.txt"
 
 
 @dataclass
-class Board:
+class QueueState:
     """What is known of every run folder; several cells may share one."""
 
     plans: dict[Path, Plan]
@@ -85,16 +84,16 @@ def count_work(plan: Plan) -> float:
 def run_plans(
     plans: Mapping[Path, Plan],
     jobs: int,
-    show: Callable[[Board], None],
+    show: Callable[[QueueState], None],
     keep: bool = True,
     engine: Engine = in_process,
-) -> Board:
+) -> QueueState:
     """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
-    board = Board(dict(plans), keep=keep)
+    board = QueueState(dict(plans), keep=keep)
     waiting = collections.deque(folder for folder, plan in plans.items() if not note_finished(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
-    with stoppable() as stop:
+    with defer_signals() as stop:
         try:
             if jobs == 1:
                 while waiting and not stop.number:
@@ -107,16 +106,16 @@ def run_plans(
     return board
 
 
-def find_finished_runs(plans: Mapping[Path, Plan]) -> Board:
+def find_finished_runs(plans: Mapping[Path, Plan]) -> QueueState:
     """What is finished already."""
-    board = Board(dict(plans))
+    board = QueueState(dict(plans))
     for folder, plan in plans.items():
         note_finished(board, folder, plan)
     board.found = board.work[0]
     return board
 
 
-def note_finished(board: Board, folder: Path, plan: Plan) -> bool:
+def note_finished(board: QueueState, folder: Path, plan: Plan) -> bool:
     """Whether it is finished, with at least the rounds asked for; those that it has beyond do not matter.
 
     A plan that cannot be read is none; one that is not ours is refused.
@@ -140,7 +139,7 @@ def note_finished(board: Board, folder: Path, plan: Plan) -> bool:
     return False
 
 
-def begin_run(board: Board, folder: Path) -> None:
+def begin_run(board: QueueState, folder: Path) -> None:
     """A folder that `resume` can take up; the rounds it has are not taken for new ones."""
     plan = board.plans[folder]
     put_aside(folder, plan)
@@ -153,38 +152,28 @@ def begin_run(board: Board, folder: Path) -> None:
 
 def put_aside(folder: Path, plan: Plan) -> None:
     """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
-    if not whole_lines(folder):  # nothing was begun
+    if not would_lose_progress(folder, plan.run.checkpoint_every):
         return
     with locked(folder):  # while another process writes, its checkpoints come and go
         if can_be_continued(folder):
             return
-        every = plan.run.checkpoint_every
         with contextlib.suppress(DamagedFileError):
             rounds = read_once_finished(folder, plan)[0]["rounds"]
             aside = rename_aside(folder, "shorter")
             words = f"has {rounds} rounds and no checkpoint, so its {plan.run.rounds} are run from the start"
             print_notice(f"{folder} {words}; what it held is in {aside.name}")
             return
-        if every and len(whole_lines(folder)) > every:
-            aside = rename_aside(folder, "damaged")
-            print_notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
+        aside = rename_aside(folder, "damaged")
+        print_notice(f"{folder} is damaged, and is run again; what it held is in {aside.name}")
 
 
-def rename_aside(folder: Path, why: str) -> Path:
-    """Gives the folder a name that nothing has yet."""
-    names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
-    aside = next(path for name in names if not (path := folder.with_name(name)).exists())
-    folder.rename(aside)
-    return aside
-
-
-def keep_result(board: Board, folder: Path, result: tuple[Record, list[Record]]) -> None:
+def keep_result(board: QueueState, folder: Path, result: tuple[Record, list[Record]]) -> None:
     board.done[folder] = result
     if not board.keep:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def run_here(board: Board, folder: Path, show: Callable[[Board], None], engine: Engine) -> None:
+def run_here(board: QueueState, folder: Path, show: Callable[[QueueState], None], engine: Engine) -> None:
     def count(record: Record) -> None:
         board.running[folder] = record["round"]
         show(board)
@@ -193,7 +182,7 @@ def run_here(board: Board, folder: Path, show: Callable[[Board], None], engine: 
     try:
         begin_run(board, folder)
         rounds = board.plans[folder].run.rounds
-        keep_result(board, folder, resume(load_plan(folder), folder, count, engine, rounds))  # as it was begun
+        keep_result(board, folder, resume_run(load_plan(folder), folder, count, engine, rounds))  # as it was begun
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -202,15 +191,15 @@ def run_here(board: Board, folder: Path, show: Callable[[Board], None], engine: 
 
 
 def run_as_processes(
-    board: Board,
+    board: QueueState,
     waiting: collections.deque[Path],
     jobs: int,
-    show: Callable[[Board], None],
+    show: Callable[[QueueState], None],
     stopped: Callable[[], int],
 ) -> None:
     active: dict[Path, subprocess.Popen[bytes]] = {}
     asked = False
-    with killing_jobs(active):
+    with kill_jobs_at_exit(active):
         while active or (waiting and not stopped()):
             while waiting and len(active) < jobs and not stopped():
                 folder = waiting.popleft()
@@ -238,7 +227,7 @@ def run_as_processes(
 
 
 @contextlib.contextmanager
-def killing_jobs(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
+def kill_jobs_at_exit(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[None]:
     """Whatever ends us, the jobs do not live on."""
     try:
         yield

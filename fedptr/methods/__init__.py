@@ -3,8 +3,8 @@
 So is a method of another package that the entry points `fedptr.methods` name, and any class as `module:Class`.
 
 >>> sorted(all_methods())[:3]
-['fedadagrad', 'fedadam', 'fedagm']
->>> make("fedprox", mu=0.1)
+['apfl', 'ditto', 'fedadagrad']
+>>> make_method("fedprox", mu=0.1)
 FedProx(weighting='samples', mu=0.1)
 """
 
@@ -88,7 +88,7 @@ def unknown_method_error(what: str, name: str) -> UserError:
 
 
 @functools.cache
-def get(name: str) -> type[Method]:
+def find_method(name: str) -> type[Method]:
     """A method by its name, or as `module:Class`; `NAME+ptr` is NAME with FedPTR beside it."""
     if not is_known(name):
         raise unknown_method_error(name, name)
@@ -109,17 +109,17 @@ def import_method(address: str) -> type[Method]:
     return method
 
 
-def address(method: type[Method]) -> str:
-    """What `get` finds a class by: its name, or `module:Class` where it is found by nothing else."""
+def method_address(method: type[Method]) -> str:
+    """What `find_method` finds a class by: its name, or `module:Class` where it is found by nothing else."""
     if method.name.removesuffix(PTR) in all_methods():
         return method.name
     alone = getattr(method, "alone", method)
     return f"{alone.__module__}:{alone.__qualname__}{PTR if alone is not method else ''}"
 
 
-def make(name: str, **settings: Any) -> Method:
+def make_method(name: str, **settings: Any) -> Method:
     """A method with checked hyper-parameters; what is not given has its default."""
-    return build_settings(get(name), settings, "method")
+    return build_settings(find_method(name), settings, "method")
 
 
 def __getattr__(name: str) -> Any:

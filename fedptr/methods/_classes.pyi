@@ -1,4 +1,6 @@
 # Written by tests/helpers/methods_stub.py from the classes in this folder.
+from fedptr.methods.apfl import APFL as APFL
+from fedptr.methods.ditto import Ditto as Ditto
 from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
 from fedptr.methods.fedadam import FedAdam as FedAdam
 from fedptr.methods.fedagm import FedAGM as FedAGM
@@ -15,9 +17,15 @@ from fedptr.methods.fedptr_linear import FedPTRLinear as FedPTRLinear
 from fedptr.methods.fedptr_s import FedPTRS as FedPTRS
 from fedptr.methods.fedsam import FedSAM as FedSAM
 from fedptr.methods.fedyogi import FedYogi as FedYogi
+from fedptr.methods.finetune import FineTune as FineTune
+from fedptr.methods.l2gd import L2GD as L2GD
+from fedptr.methods.local import LocalOnly as LocalOnly
 from fedptr.methods.mime import Mime as Mime
 from fedptr.methods.mimelite import MimeLite as MimeLite
+from fedptr.methods.mocha import Mocha as Mocha
 from fedptr.methods.mofedsam import MoFedSAM as MoFedSAM
 from fedptr.methods.moon import Moon as Moon
 from fedptr.methods.naive import Naive as Naive
+from fedptr.methods.per_fedavg import PerFedAvg as PerFedAvg
+from fedptr.methods.pfedme import PFedMe as PFedMe
 from fedptr.methods.scaffold import Scaffold as Scaffold

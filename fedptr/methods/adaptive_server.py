@@ -31,7 +31,7 @@ from fedptr.types import Reply, State
 
 
 @dataclass(frozen=True)
-class Adaptive(FedAvg):
+class AdaptiveServer(FedAvg):
     server_lr: float = setting(0.03, "step size η of the server; to be tuned", gt=0)
     beta1: float = setting(0.9, "β₁, memory of the mean of Δ", ge=0, lt=1)
     beta2: float = setting(0.99, "β₂, memory of the square of Δ", ge=0, lt=1)

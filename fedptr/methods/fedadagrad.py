@@ -14,13 +14,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedptr.core.method import Oracle, Rule
-from fedptr.methods.adaptive_server import Adaptive
+from fedptr.methods.adaptive_server import AdaptiveServer
 from fedptr.plots import Look
 from fedptr.settings import setting
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Adaptive):
+class FedAdagrad(AdaptiveServer):
     beta1: float = setting(0.0, "β₁, memory of the mean of Δ", ge=0, lt=1)
 
     name: ClassVar[str] = "fedadagrad"

@@ -13,12 +13,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedptr.core.method import Oracle, Rule
-from fedptr.methods.adaptive_server import Adaptive
+from fedptr.methods.adaptive_server import AdaptiveServer
 from fedptr.plots import DOTS, Look
 
 
 @dataclass(frozen=True)
-class FedAdam(Adaptive):
+class FedAdam(AdaptiveServer):
     name: ClassVar[str] = "fedadam"
     idea: ClassVar[str] = "Adam on the server"
     cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"

@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Oracle, Rule, Site, drift
+from fedptr.core.method import Cost, Oracle, Rule, Site, local_change
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
 from fedptr.plots import DOTS, Look
@@ -66,7 +66,7 @@ class FedCM(OwnMomentum, FedAvg):
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         x, mean, rho = server["x"], self.mean(replies), self.settings(site.local).momentum
         steps = [
-            reply._replace(state={"w": -drift(reply, x) / (counted_steps(reply.steps, rho) * site.local.lr)})
+            reply._replace(state={"w": -local_change(reply, x) / (counted_steps(reply.steps, rho) * site.local.lr)})
             for reply in replies
         ]
         x = mean if self.server_lr == 1 else x + self.server_lr * (mean - x)

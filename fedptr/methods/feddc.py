@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Oracle, Rule, Site, drift, spread
+from fedptr.core.method import Cost, Oracle, Rule, Site, local_change, mean_over_all_clients
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
 from fedptr.plots import Look
@@ -47,7 +47,8 @@ class FedDC(OwnMomentum, FedAvg):
         Oracle("FedDC, weighted", "optimum", "reaches it", {"alpha": 1.0, "weighted": True}),
     )
     paper_column: ClassVar[int] = 5
-    cost: ClassVar[Cost] = Cost(down=2, up=2, client=2, server=2)
+    cost: ClassVar[Cost] = Cost(down=2, client=2, server=2)
+    sent: ClassVar[tuple[str, ...]] = ("w", "delta")
     measures_drift: ClassVar[bool] = True
 
     def server_init(self, x: Tensor, site: Site) -> State:
@@ -74,6 +75,6 @@ class FedDC(OwnMomentum, FedAvg):
         return {"w": w, "delta": self.omega(site) * delta}, kept
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
-        h = server["h"] + spread((drift(reply, server["x"]) for reply in replies), site)
-        c = server["c"] + spread((reply.state["delta"] for reply in replies), site)
+        h = server["h"] + mean_over_all_clients((local_change(reply, server["x"]) for reply in replies), site)
+        c = server["c"] + mean_over_all_clients((reply.state["delta"] for reply in replies), site)
         return {**server, "x": self.mean(replies) + h, "h": h, "c": c}

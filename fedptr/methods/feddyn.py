@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Oracle, Rule, Site, drift, spread
+from fedptr.core.method import Cost, Oracle, Rule, Site, local_change, mean_over_all_clients
 from fedptr.methods.fedavg import FedAvg
 from fedptr.plots import Look
 from fedptr.settings import setting
@@ -61,5 +61,5 @@ class FedDyn(FedAvg):
         return {"w": w}, {"r_i": client["r_i"] + (w - self.start(msg, client))}
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
-        r = server["r"] + spread((drift(reply, server["x"]) for reply in replies), site)
+        r = server["r"] + mean_over_all_clients((local_change(reply, server["x"]) for reply in replies), site)
         return {**server, "x": self.mean(replies) + r, "r": r}

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fedptr.core.method import Cost, Rule, Site
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.projection import Projection
 from fedptr.plots import Look
 from fedptr.types import State
 
 
 @dataclass(frozen=True)
-class FedPTR(Projected, FedAvg):
+class FedPTR(Projection, FedAvg):
     name: ClassVar[str] = "fedptr"
     idea: ClassVar[str] = "each client learns a tiny dataset that mimics the global trajectory: from w̃, λ_j(w_j − w̃_j)"
     cite: ClassVar[str] = "Chen, Cao, Wang et al., 2023, arXiv:2312.14380"

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedptr.core.method import Cost, Rule, Site
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.projection import Projection
 from fedptr.plots import Look
 from fedptr.settings import setting
 from fedptr.types import State
 
 
 @dataclass(frozen=True)
-class FedPTRS(Projected, FedAvg):
+class FedPTRS(Projection, FedAvg):
     init: Literal["noise"] = setting("noise", "the server has no samples to start from")
 
     name: ClassVar[str] = "fedptr-s"

@@ -13,12 +13,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedptr.core.method import Oracle, Rule
-from fedptr.methods.adaptive_server import Adaptive
+from fedptr.methods.adaptive_server import AdaptiveServer
 from fedptr.plots import SHORT, Look
 
 
 @dataclass(frozen=True)
-class FedYogi(Adaptive):
+class FedYogi(AdaptiveServer):
     name: ClassVar[str] = "fedyogi"
     idea: ClassVar[str] = "Yogi on the server: Adam that forgets large steps slowly"
     cite: ClassVar[str] = "Reddi et al., ICLR 2021, arXiv:2003.00295"

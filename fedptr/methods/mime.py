@@ -50,7 +50,9 @@ class Mime(MimeLite):
             {"beta": 0.5},
         ),
     )
-    cost: ClassVar[Cost] = Cost(down=4, up=2, server=1)
+    cost: ClassVar[Cost] = Cost(down=4, server=1)
+    sent: ClassVar[tuple[str, ...]] = ("w",)
+    answered: ClassVar[tuple[str, ...]] = ("g",)
 
     @property
     def effort(self) -> Effort:
@@ -59,8 +61,8 @@ class Mime(MimeLite):
     def ask(self, server: State, site: Site) -> State | None:
         return {"x": server["x"]}
 
-    def answer(self, msg: State, client: State, site: Site) -> State | None:
-        return None if "c" in msg else {"g": full_gradient(site.task, msg["x"], site.samples)}
+    def answer(self, msg: State, client: State, site: Site) -> State:
+        return {"g": full_gradient(site.task, msg["x"], site.samples)}
 
     def learn(self, server: State, answers: Sequence[Reply], site: Site) -> State:
         return {**server, "c": self.mean(answers, "g")}

@@ -47,7 +47,8 @@ class MimeLite(OwnMomentum, FedAvg):
     oracle: ClassVar[tuple[Oracle, ...]] = (
         Oracle("MimeLite, β = 0.5", "off", "biased, (1−β)² times as much as FedAvg", {"beta": 0.5}),
     )
-    cost: ClassVar[Cost] = Cost(down=2, up=2, server=1)
+    cost: ClassVar[Cost] = Cost(down=2, server=1)
+    sent: ClassVar[tuple[str, ...]] = ("w", "g")
 
     @property
     def effort(self) -> Effort:

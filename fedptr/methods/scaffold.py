@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.method import Cost, Effort, Oracle, Rule, Site, spread
+from fedptr.core.method import Cost, Effort, Oracle, Rule, Site, mean_over_all_clients
 from fedptr.core.task import full_gradient
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.own_momentum import OwnMomentum, counted_steps, momentum_setting
@@ -54,7 +54,8 @@ class Scaffold(OwnMomentum, FedAvg):
         Oracle("SCAFFOLD, weighted controls", "optimum", "reaches it", {"weighted_controls": True}),
     )
     paper_column: ClassVar[int] = 3
-    cost: ClassVar[Cost] = Cost(down=2, up=2, client=1, server=1)
+    cost: ClassVar[Cost] = Cost(down=2, client=1, server=1)
+    sent: ClassVar[tuple[str, ...]] = ("w", "delta")
 
     @property
     def effort(self) -> Effort:
@@ -86,4 +87,4 @@ class Scaffold(OwnMomentum, FedAvg):
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         x, mean = server["x"], self.mean(replies)
         x = mean if self.server_lr == 1 else x + self.server_lr * (mean - x)
-        return {**server, "x": x, "c": server["c"] + spread((r.state["delta"] for r in replies), site)}
+        return {**server, "x": x, "c": server["c"] + mean_over_all_clients((r.state["delta"] for r in replies), site)}

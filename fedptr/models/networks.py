@@ -17,7 +17,7 @@ from fedptr.types import Shape
 
 @dataclass(frozen=True)
 class ModelPlan:
-    name: str = setting("convnet", "convnet, mlp, lenet, resnet18, or your own model as module:factory")
+    name: str = setting("convnet", "convnet, mlp, lenet, resnet18, linear, or your own model as module:factory")
     width: int = setting(0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 64)", ge=0)
     depth: int = setting(3, "blocks of the convnet", ge=1, le=8)
 
@@ -43,6 +43,13 @@ class ConvNet(nn.Sequential):
         if height < 1 or side < 1:
             raise UserError(f"model.depth {depth} pools {shape[1]}×{shape[2]} images down to nothing; use fewer blocks")
         super().__init__(*layers, nn.Flatten(), nn.Linear(width * height * side, classes))
+
+
+class LinearModel(nn.Sequential):
+    """One linear layer on the pixels."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 class MLP(nn.Sequential):
@@ -122,6 +129,7 @@ def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         "mlp": lambda: MLP(shape, classes, **width),
         "lenet": lambda: LeNet(shape, classes),
         "resnet18": lambda: ResNet18(shape, classes, **width),
+        "linear": lambda: LinearModel(shape, classes),
     }
     if ":" in plan.name:
         known[plan.name] = lambda: load_own_model(plan.name, shape, classes)

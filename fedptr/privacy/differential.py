@@ -43,7 +43,13 @@ class Privacy:
         "system", "cohorts and noise from the operating system, or from run.seed: repeatable, and not private"
     )
     secure: bool = setting(False, "secure aggregation in a deployed run: the server sees only the sum of the replies")
+    scores: bool = setting(False, "secure aggregation: let the server see how every client's tests went")
     range: float = setting(8.0, "secure aggregation: largest absolute value of a number in a step", gt=0)
+
+    @property
+    def hides_scores(self) -> bool:
+        """Whether clients keep to themselves how their tests went."""
+        return self.secure and not self.scores
 
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
         """One coin flip per client, so a cohort may be empty. Without differential privacy, the usual cohort."""
@@ -117,14 +123,20 @@ def compute_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
 
 def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
     """Refuses combinations that would not be private, or would not work, and says why."""
+    entries = method.sends(secure_sums.make_small_site().task)
+    for option in ("secure", "clip"):
+        if getattr(privacy, option) and not entries:
+            raise UserError(
+                f"privacy.{option}: {method.name} sends nothing, so there is nothing to protect; leave the option out"
+            )
     if privacy.secure and not secure_sums.sums_suffice(method):
         raise UserError(f"privacy.secure: {method.name} {explain_needs(method)}")
     if not privacy.clip:
         return
     what = f"privacy.clip: {method.name}"
-    if secure_sums.asks_question(method):
+    if method.answered:
         raise UserError(f"{what} asks clients for gradients besides their models, which clip does not bound")
-    besides = secure_sums.sent_entries(method) - {"w"}
+    besides = entries.keys() - {"w"}
     if besides:
         raise UserError(f"{what} sends {', '.join(sorted(besides))} besides the model, which clip does not bound")
     if method.weighting != "uniform":
@@ -143,6 +155,10 @@ def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
 
 def explain_needs(method: Method) -> str:
     """Why the sum of the replies does not suffice for this method, and what to do."""
+    task = secure_sums.make_small_site().task
+    loose = [name for name, e in {**method.answers(task), **method.sends(task)}.items() if not e.summable]
+    if loose:
+        return f"sends {', '.join(sorted(loose))}, whose sum over clients means nothing; use another method"
     alone = "needs every client's own reply, but gets only their sum"
     if secure_sums.sums_suffice(replace(method, weighting="uniform")):
         return f"{alone}; set method.weighting=uniform, with which the sum suffices"

@@ -13,7 +13,7 @@ from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
 from fedptr.report import recipe_section
 from fedptr.runs import summary as summaries
-from fedptr.runs.archive import archive_of, extract_runs, list_archives
+from fedptr.runs.archive import archive_of, extract_runs, holds_run, list_archives
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
@@ -93,7 +93,7 @@ def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def unpack_archived_runs(folder: Path, listed: Sequence[Path], scratch: Path) -> dict[Path, Path]:
-    """Run folder -> where it is now, of all archived runs that are below the folder or listed, and have no folder."""
+    """Run folder -> where it is now, of all archived runs below the folder or listed that no folder holds."""
     archives = [path for place, _ in walk_folders(folder) for path in list_archives(place)]
     archives += filter(None, map(archive_of, [folder, folder / "seed0", *listed]))
     found: dict[Path, Path] = {}
@@ -102,7 +102,7 @@ def unpack_archived_runs(folder: Path, listed: Sequence[Path], scratch: Path) ->
 
         def wanted(run: str, base: Path = base) -> bool:
             place = base / run
-            return not place.exists() and (place.is_relative_to(folder) or place in listed)
+            return not holds_run(place) and (place.is_relative_to(folder) or place in listed)
 
         found |= {base / run: into / run for run in extract_runs(archive, into, wanted)}
     return found

@@ -12,7 +12,7 @@ from fedptr.methods import all_methods
 from fedptr.report.find_runs import FoundRun
 from fedptr.runs.compare import describe_conditions
 from fedptr.runs.plan import Plan
-from fedptr.runs.same_run import Settings, identity, shared_by_seeds
+from fedptr.runs.same_run import METHOD, Settings, identity, shared_by_seeds
 
 DESCRIBED = {"data.name", "data.subset", "split.kind", "split.clients", "run.participation", "run.rounds"}
 
@@ -108,9 +108,11 @@ def condition_settings(plan: Plan) -> Settings:
 def method_settings(plan: Plan) -> Settings:
     """A method with differential privacy or secure aggregation is a series of its own, beside the plain method."""
     told = {name: value for name, value in shared_by_seeds(plan).items() if name.startswith("method.")}
+    if told[METHOD] == plan.method.name:  # only a plug-in is more than its name
+        del told[METHOD]
     private = identity(plan) if plan.privacy.clip or plan.privacy.secure else {}
     return {
-        **{name.removeprefix("method."): value for name, value in told.items() if name != "method.name"},
+        **{name.removeprefix("method."): value for name, value in told.items()},
         **{name: value for name, value in private.items() if name.startswith("privacy.")},
     }
 

@@ -20,9 +20,9 @@ def evaluated_rounds(run: FoundRun) -> list[Record]:
     return [record for record in run.records if math.isfinite(number_or_nan(record.get("test_accuracy")))]
 
 
-def thin_positions(count: int) -> list[int]:
-    """At most POINTS positions of a curve, evenly spread, including the first and the last."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, POINTS))}) if count else []
+def thin_positions(count: int, most: int = POINTS) -> list[int]:
+    """At most `most` positions of a curve, evenly spread, including the first and the last."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))}) if count else []
 
 
 def mean_curves(runs: Sequence[FoundRun]) -> dict[str, Any]:
@@ -30,14 +30,21 @@ def mean_curves(runs: Sequence[FoundRun]) -> dict[str, Any]:
     by_round = [{record["round"]: record for record in evaluated_rounds(run)} for run in runs]
     common = sorted(set.intersection(*map(set, by_round)))
     rounds = [common[i] for i in thin_positions(len(common))]
+    return {
+        **mean_costs(runs, rounds),
+        "accuracy": mean_and_band([[100 * number_or_nan(by[t]["test_accuracy"]) for t in rounds] for by in by_round]),
+        "loss": mean_and_band([[number_or_nan(by[t].get("test_loss")) for t in rounds] for by in by_round]),
+    }
+
+
+def mean_costs(runs: Sequence[FoundRun], rounds: list[int]) -> dict[str, Any]:
+    """The rounds, and the seconds, MB and ε spent by each of them."""
     at = np.array(rounds, dtype=np.int64) - 1
     return {
         "rounds": rounds,
         "seconds": to_json_numbers(np.mean([cumulative_seconds(run)[at] for run in runs], axis=0)),
         "mb": to_json_numbers(np.mean([cumulative_megabytes(run)[at] for run in runs], axis=0)),
         "epsilon": to_json_numbers(np.mean([epsilon_by_round(run)[at] for run in runs], axis=0)),
-        "accuracy": mean_and_band([[100 * number_or_nan(by[t]["test_accuracy"]) for t in rounds] for by in by_round]),
-        "loss": mean_and_band([[number_or_nan(by[t].get("test_loss")) for t in rounds] for by in by_round]),
     }
 
 

@@ -11,18 +11,20 @@ from importlib.resources import files
 from typing import Any
 
 import fedptr
-from fedptr.report import audit_section, html_tables, recipe_section
+from fedptr.report import audit_section, client_data, client_section, html_tables, recipe_section
 from fedptr.report import means_over_seeds as figures
 from fedptr.report.fedptr_data import collect_diagnostics, embed_sheets
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.group_runs import Group, Series, group_runs, to_json
 from fedptr.report.recipe_section import Table
+from fedptr.report.relationship_data import collect_relationships
 from fedptr.report.series_styles import choose_styles
 from fedptr.report.split_data import collect_splits, load_class_names
 
 BUDGET = 15_000_000  # characters of auxiliary images on a page
 ROWS = 10  # classes on a sheet
 EAGER = "//# allFunctionsCalledOnLoad\n"  # Chromium then compiles all functions at once, which is a little faster
+OF_CLIENTS = {"mean": "weighted mean", "p10": "10 % quantile", "worst": "worst client"}
 ROUNDS, COSTS, PRIVATE = {"rounds": "rounds"}, {"seconds": "seconds", "mb": "MB sent"}, {"epsilon": "ε spent"}
 
 
@@ -31,18 +33,21 @@ def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions:
     groups = group_runs(runs)
     data = [group_data(one, look) for look in [choose_styles(groups)] for one in groups]
     limit_sheets(data, BUDGET)
-    audited = [render_group_audits(one, about) for one, about in zip(groups, data, strict=True)]
-    scripts = {name: read_asset(f"{name}.js") for name in ("theme", "charts", "page")}
+    sections = [
+        (render_group_clients(i, one, about), render_group_audits(one, about))
+        for i, (one, about) in enumerate(zip(groups, data, strict=True))
+    ]
+    scripts = {name: read_asset(f"{name}.js") for name in ("theme", "charts", "client_charts", "page")}
     from plotly.offline import get_plotlyjs
 
     scripts["plotly"] = EAGER + get_plotlyjs()
     body = "".join([
         render_header(runs, groups, problems),
         *map(recipe_section.render_recipe, reproductions),
-        *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, audited, strict=True))),
+        *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, sections, strict=True))),
         render_provenance(groups),
         f'<script type="application/json" id="data">{embed_json(data)}</script>',
-        *(script_element(scripts[name]) for name in ("plotly", "charts", "page")),
+        *(script_element(scripts[name]) for name in ("plotly", "charts", "client_charts", "page")),
     ])  # fmt: skip
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -81,12 +86,18 @@ def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
     found, problems = collect_splits(one)
     return {
         "title": one.title,
-        "series": [series_data(series, look[series.key]) for series in one.series if html_tables.has_accuracy(series)],
+        "series": [series_data(series, look[series.key]) for series in shown_series(one)],
+        "clients": None,
+        "relationships": collect_relationships(one),
         "splits": found,
         "problems": problems,
         "views": collect_views(one),
         "audits": [],
     }
+
+
+def shown_series(one: Group) -> list[Series]:
+    return [series for series in one.series if html_tables.has_accuracy(series)]
 
 
 def series_data(series: Series, look: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +168,7 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def render_group(i: int, one: Group, about: dict[str, Any], audited: str) -> str:
+def render_group(i: int, one: Group, about: dict[str, Any], sections: tuple[str, str]) -> str:
     """A group: its table, its switches, and empty figures that the scripts fill."""
     parts = [f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2>']
     if about["series"]:
@@ -174,7 +185,8 @@ def render_group(i: int, one: Group, about: dict[str, Any], audited: str) -> str
             render_switch(f"cost{i}", "cost", "cost", costs),
             render_charts("cost", "phases"),
         ]
-    parts += [render_splits(about), render_views(about), audited, "</section>"]
+    clients, audits = sections
+    parts += [clients, render_relationships(about), render_splits(about), render_views(about), audits, "</section>"]
     return "".join(parts)
 
 
@@ -209,11 +221,47 @@ def render_charts(*kinds: str, first: str = "") -> str:
     return f'<div class="charts">{first}{places}</div>'
 
 
-def render_menu(what: str, labels: Sequence[str]) -> str:
+def render_menu(what: str, labels: Sequence[str], chosen: int = 0) -> str:
     """A menu, hidden when there is nothing to choose."""
-    options = "".join(f'<option value="{k}">{escape(label)}</option>' for k, label in enumerate(labels))
+    options = "".join(
+        f'<option value="{k}"{" selected" if k == chosen else ""}>{escape(label)}</option>'
+        for k, label in enumerate(labels)
+    )
     hidden = " hidden" if len(labels) < 2 else ""
     return f'<label class="choice"{hidden}>{what} <select data-choice="{what}">{options}</select></label>'
+
+
+def render_group_clients(i: int, one: Group, about: dict[str, Any]) -> str:
+    """The section about the group's clients; adds their numbers to its data."""
+    found = client_data.collect_scores(shown_series(one))
+    about["clients"] = client_data.chart_data(found)
+    known = [scores for scores in found if scores]
+    if not known:
+        return ""
+    last = len(about["clients"]["rounds"])
+    slider = (
+        f'<label class="slider"><span>shown</span> <output></output> <input type="range" min="0" max="{last}" step="1" '
+        f'value="{last}" data-slider="client" aria-label="round of the dots"></label>'
+    )
+    personalised = next((k for k, scores in enumerate(known) if scores.used == "personal"), 0)
+    return "".join([
+        "<h3>Clients</h3>",
+        client_section.render_spread_table(known),
+        f'<p class="small">{escape(client_section.EXPLAINED)}</p>',
+        client_section.render_client_table(known),
+        slider,
+        render_charts("clients"),
+        render_switch(f"score{i}", "score", "of the clients", OF_CLIENTS),
+        render_menu("method", [scores.label for scores in known], personalised),
+        render_charts("clientcurves", "clientrounds"),
+    ])  # fmt: skip
+
+
+def render_relationships(about: dict[str, Any]) -> str:
+    if not about["relationships"]:
+        return ""
+    menu = render_menu("relationship", [one["label"] for one in about["relationships"]])
+    return f"<h3>Relationship of the clients</h3>{menu}{render_charts('relationship')}"
 
 
 def render_splits(about: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
-from fedptr.reproduce.turned_table import turned
 from fedptr.reproduce.verdict import MEANING
+from fedptr.reproduce.wide_table import transpose_if_wide
 from fedptr.stats import is_usable_number
 
 Table = dict[str, Any]  # reproduce.json, and the folders of its runs
@@ -58,7 +58,7 @@ def render_recipe(data: Table) -> str:
     seeds = max((len(cell["accuracies"]) for cell in data["cells"]), default=0)
     grid = [["", *map(escape, columns)]]
     grid += [[escape(row), *(render_cell(cells.get((row, name)), data) for name in columns)] for row in rows]
-    names, *lines = turned(grid, len(columns))
+    names, *lines = transpose_if_wide(grid, len(columns))
     head = "".join(f'<th class="number">{name}</th>' for name in names[1:])
     body = "".join(
         f"<tr><th>{name}</th>" + "".join(f'<td class="number">{cell}</td>' for cell in line) + "</tr>"

@@ -1,1 +1,1 @@
-"""Every table and figure of the paper by name: recipes, the queue that runs their cells, and what comes of it."""
+"""Reproduces the paper's tables and figures by name: recipes, their runs, and their tables and curves."""

@@ -1,4 +1,4 @@
-"""Table 10: the runs of a recipe are audited, and its numbers are the attacks' accuracies instead of the models'."""
+"""Table 10: audits a recipe's runs. Its numbers are the accuracies of the attacks instead of the models."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from pathlib import Path
 
 import numpy as np
 
-from fedptr.audit import audit_json, roc_figure
-from fedptr.audit import audit_table as audit_table
+from fedptr.audit import audit_json, audit_table, roc_figure
 from fedptr.audit.audit_table import HEADINGS
-from fedptr.audit.options import SCALES, Options
+from fedptr.audit.options import SCALES, AuditOptions
 from fedptr.audit.run_audit import run_audit
 from fedptr.errors import ClientError, UserError
-from fedptr.jobs.run_queue import Board
+from fedptr.jobs.run_queue import QueueState
 from fedptr.messages import format_duration, print_notice
-from fedptr.reproduce.outcome import Outcome, Result
+from fedptr.reproduce.outcome import CellResult, Outcome
 from fedptr.reproduce.recipe import Recipe
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.rounds_file import Record
 
 
-def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> None:
-    """Audits every finished run that is not audited yet. Shadows are shared by all runs that can share them."""
-    options = Options(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
+def audit_runs(recipe: Recipe, scale: str, board: QueueState, jobs: int, out: Path) -> None:
+    """Audits every finished run that is not audited yet. Runs that can share shadows share them."""
+    options = AuditOptions(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
     attacks = {row.attack for row in recipe.rows}
     waiting = [
-        folder for folder, (summary, _) in sorted(board.done.items()) if not made(folder, attacks, summary, scale)
+        folder
+        for folder, (summary, _) in sorted(board.done.items())
+        if not read_matching_audit(folder, attacks, summary, scale)
     ]
     for number, folder in enumerate(waiting, 1):
         print_notice(f"audit {number} of {len(waiting)}: {folder.parent.name} {folder.name}")
@@ -37,32 +38,32 @@ def audits(recipe: Recipe, scale: str, board: Board, jobs: int, out: Path) -> No
             del board.done[folder]
 
 
-def attacked(outcome: Outcome) -> Outcome:
-    """The same outcome with every row's attack in place of the accuracy; what is not audited so does not count."""
+def use_attack_accuracies(outcome: Outcome) -> Outcome:
+    """Replaces accuracies with those of the row's attack; runs without such an audit are left out."""
     for found in outcome.results.values():
         for folder in found.folders:
             seed = int(folder.name.removeprefix("seed"))
             if seed not in found.runs:
                 continue
             summary, rounds = found.runs.pop(seed)
-            if audit := made(folder, {found.row.attack}, summary, outcome.scale):
-                told = {"accuracy": audit["attacks"][found.row.attack]["accuracy"], "model": summary["accuracy"]}
-                found.runs[seed] = {**summary, **told, "audit": audit}, rounds
+            if audit := read_matching_audit(folder, {found.row.attack}, summary, outcome.scale):
+                numbers = {"accuracy": audit["attacks"][found.row.attack]["accuracy"], "model": summary["accuracy"]}
+                found.runs[seed] = {**summary, **numbers, "audit": audit}, rounds
     return outcome
 
 
-def made(folder: Path, attacks: set[str], summary: Record, scale: str) -> Record | None:
-    """A run's audit, if these attacks are in it and were made as `audits` would."""
+def read_matching_audit(folder: Path, attacks: set[str], summary: Record, scale: str) -> Record | None:
+    """A run's audit, if it holds these attacks and was made with the options that `audit_runs` uses."""
     if not (folder / AUDIT / audit_json.NAME).exists():
         return None
     audit = audit_json.read_audit(folder / AUDIT)
     numbers = [audit["attacks"].get(attack) for attack in attacks]
-    return audit if all(one and as_asked(audit, one, summary, scale) for one in numbers) else None
+    return audit if all(one and has_expected_options(audit, one, summary, scale) for one in numbers) else None
 
 
-def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:
-    """The run may have been audited with other options since."""
-    amount, usual = SCALES[scale], Options()
+def has_expected_options(audit: Record, numbers: Record, summary: Record, scale: str) -> bool:
+    """Whether an attack was made on this run's weights, with the options of the scale."""
+    amount, usual = SCALES[scale], AuditOptions()
     wanted: Record = {"target": usual.target, "seed": usual.seed, "examples": amount.examples}
     wanted |= {"weights_sha256": summary.get("weights_sha256")}
     how = {"shadows": amount.shadows, "variance": replace(usual, shadows=amount.shadows).sigma, "flip": usual.flip}
@@ -71,35 +72,37 @@ def as_asked(audit: Record, numbers: Record, summary: Record, scale: str) -> boo
     )
 
 
-def details(outcome: Outcome) -> list[str]:
-    """Every audit with its intervals, beside the accuracy of the model itself: who learned less can give away less."""
+def format_audits(outcome: Outcome) -> list[str]:
+    """A table of every audit, with the accuracy of the model: a model that learned less gives away less."""
     lines = ["## Every audit; intervals are over examples (bootstrap)", ""]
     lines += [f"| method | seed | model's accuracy % | attack | {' | '.join(HEADINGS)} |"]
     lines += ["|---" * 2 + "|---:|---" + "|---:" * len(HEADINGS) + "|"]
     for column in outcome.recipe.columns:
-        runs = outcome.at(outcome.recipe.rows[0], column).runs
+        runs = outcome.result(outcome.recipe.rows[0], column).runs
         for seed, (summary, _) in sorted(runs.items()):
             first = [column.name, str(seed), f"{100 * summary['model']:.2f}"]
             lines += [f"| {' | '.join([*first, *row])} |" for row in audit_table.attack_rows(summary["audit"])]
-    return [*lines, "", *shadows(outcome)]
+    return [*lines, "", *format_shadow_costs(outcome)]
 
 
-def shadows(outcome: Outcome) -> list[str]:
-    """What they cost; a method's seeds share them."""
+def format_shadow_costs(outcome: Outcome) -> list[str]:
+    """The number of shadows and the seconds they took, for each method; its seeds share them."""
     row, costs = outcome.recipe.rows[-1], []
     for column in outcome.recipe.columns:
-        for summary, _ in list(outcome.at(row, column).runs.values())[:1]:
+        for summary, _ in list(outcome.result(row, column).runs.values())[:1]:
             numbers = summary["audit"]["attacks"][row.attack]
             if "shadows" in numbers:
                 costs.append(f"{column.name} {numbers['shadows']} in {format_duration(numbers['shadow_seconds'])}")
     return [f"Shadows, shared by the seeds of a method, one after another: {', '.join(costs)}."] if costs else []
 
 
-def plot(outcome: Outcome, path: Path) -> None:
-    """A panel for each attack, a curve for each method: the mean over seeds."""
+def plot_mean_roc(outcome: Outcome, path: Path) -> None:
+    """Draws a panel for each attack, with a curve for each method: the mean over seeds."""
     panels = {
         row.label: {
-            column.name: mean(found) for column in outcome.recipe.columns if (found := outcome.at(row, column)).runs
+            column.name: mean_roc(found)
+            for column in outcome.recipe.columns
+            if (found := outcome.result(row, column)).runs
         }
         for row in outcome.recipe.rows
     }
@@ -108,8 +111,8 @@ def plot(outcome: Outcome, path: Path) -> None:
         roc_figure.plot_roc_curves(known, f"{outcome.recipe.title} (scale {outcome.scale})", path)
 
 
-def mean(found: Result) -> dict[str, list[float]]:
-    """Of the seeds' TPR at the first one's false-positive rates."""
+def mean_roc(found: CellResult) -> dict[str, list[float]]:
+    """The mean over seeds of the true-positive rates, at the false-positive rates of the first seed."""
     curves = [summary["audit"]["attacks"][found.row.attack]["roc"] for summary, _ in found.runs.values()]
     grid = np.array(curves[0]["fpr"])
     at = [np.searchsorted(curve["fpr"], grid, side="right") - 1 for curve in curves]

@@ -1,4 +1,4 @@
-"""A recipe's outcome: every cell's numbers over its seeds, beside the paper's, with a verdict."""
+"""A recipe's outcome: the numbers of every cell over its seeds, the paper's numbers, and a verdict."""
 
 from __future__ import annotations
 
@@ -8,41 +8,56 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, reduced
-from fedptr.reproduce.verdict import Interval, gap, interval, judge, order
+from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, find_reductions
+from fedptr.reproduce.scores import SCORES
+from fedptr.reproduce.verdict import Interval, compute_gap, compute_interval, judge_gap, rank_correlation
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import summary_at_round
 
-RUNS = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
+Runs = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
 
 
 @dataclass
-class Result:
-    """One cell of the table."""
+class CellResult:
+    """The runs of one cell of the table, one for each seed."""
 
     row: Row
     column: Column
     paper: float | None
-    runs: RUNS = field(default_factory=dict)
+    runs: Runs = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
+    score: str = "accuracy"
 
     @property
     def accuracies(self) -> dict[int, float]:
-        return {seed: 100 * float(summary["accuracy"]) for seed, (summary, _) in sorted(self.runs.items())}
+        return self.scores(self.score)
+
+    def scores(self, name: str) -> dict[int, float]:
+        """One of `SCORES` by seed, in percent."""
+        compute = SCORES[name].compute
+        return {seed: 100 * compute(summary, records) for seed, (summary, records) in sorted(self.runs.items())}
+
+    def interval(self, name: str) -> Interval:
+        return compute_interval(list(self.scores(name).values()))
 
     @property
     def accuracy(self) -> Interval:
-        return interval(list(self.accuracies.values()))
+        return self.interval(self.score)
 
     @property
-    def few(self) -> str:
-        """How many seeds there are, where some are missing yet."""
+    def seeds_note(self) -> str:
+        """The number of finished seeds, if some are missing."""
         return f" [{len(self.runs)}]" if 0 < len(self.runs) < len(self.folders) else ""
 
-    def mean(self, name: str) -> float:
+    def mean_over_seeds(self, name: str) -> float:
         return statistics.fmean(float(summary[name]) for summary, _ in self.runs.values())
+
+    @property
+    def megabytes(self) -> float:
+        """Sent in all rounds, mean over seeds."""
+        return self.mean_over_seeds("bytes_per_round") * self.mean_over_seeds("rounds") / 1e6
 
 
 @dataclass(frozen=True)
@@ -50,41 +65,41 @@ class Outcome:
     recipe: Recipe
     scale: str
     seeds: int
-    results: dict[tuple[str, str], Result]  # by row's label and column's name
+    results: dict[tuple[str, str], CellResult]  # by the row's label and the column's name
 
-    def at(self, row: Row, column: Column) -> Result:
+    def result(self, row: Row, column: Column) -> CellResult:
         return self.results[row.label, column.name]
 
-    def reference(self, row: Row, column: Column) -> Result:
+    def reference_result(self, row: Row, column: Column) -> CellResult:
         return self.results[row.label, column.against or self.recipe.reference]
 
     def gap(self, row: Row, column: Column) -> Interval:
-        return gap(self.at(row, column).accuracies, self.reference(row, column).accuracies)
+        return compute_gap(self.result(row, column).accuracies, self.reference_result(row, column).accuracies)
 
     def paper_gap(self, row: Row, column: Column) -> float | None:
-        here, there = self.at(row, column).paper, self.reference(row, column).paper
+        here, there = self.result(row, column).paper, self.reference_result(row, column).paper
         return None if here is None or there is None else here - there
 
     def verdict(self, row: Row, column: Column) -> str:
         if column.name == self.recipe.reference:
             return "reference"
-        return judge(self.gap(row, column), self.paper_gap(row, column))
+        return judge_gap(self.gap(row, column), self.paper_gap(row, column))
 
-    def order(self, row: Row) -> tuple[float, str, str] | None:
-        """Rank correlation with the paper over the columns both have, and either's best."""
+    def compare_order(self, row: Row) -> tuple[float, str, str] | None:
+        """Rank correlation with the paper over the columns that both have, our best column and the paper's."""
         both = [
             (column.name, result.accuracy.mean, result.paper)
             for column in self.recipe.columns
-            if (result := self.at(row, column)).runs and result.paper is not None
+            if (result := self.result(row, column)).runs and result.paper is not None
         ]
         if len(both) < 3:
             return None
         ours, theirs = [mean for _, mean, _ in both], [paper for _, _, paper in both]
         best = [max(both, key=lambda entry, k=k: entry[k])[0] for k in (1, 2)]  # type: ignore[misc]
-        return order(ours, theirs), best[0], best[1]
+        return rank_correlation(ours, theirs), best[0], best[1]
 
-    def jsonable(self, out: Path) -> dict[str, Any]:
-        """All numbers with what made them."""
+    def to_json(self, out: Path) -> dict[str, Any]:
+        """All numbers, with the runs behind them."""
         return {
             "recipe": self.recipe.name,
             "title": self.recipe.title,
@@ -92,11 +107,14 @@ class Outcome:
             "scale": self.scale,
             "only": list(self.recipe.only),
             "reference": self.recipe.reference,
-            "reduced": {place: {"paper": a, "here": b} for place, (a, b) in reduced(self.recipe, self.scale).items()},
-            "cells": [self.cell(result, out) for result in self.results.values()],
+            "reduced": {
+                place: {"paper": theirs, "here": ours}
+                for place, (theirs, ours) in find_reductions(self.recipe, self.scale).items()
+            },
+            "cells": [self.cell_json(result, out) for result in self.results.values()],
         }
 
-    def cell(self, result: Result, out: Path) -> dict[str, Any]:
+    def cell_json(self, result: CellResult, out: Path) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "row": result.row.label,
             "column": result.column.name,
@@ -109,18 +127,19 @@ class Outcome:
         if result.runs:
             own = self.gap(result.row, result.column)
             entry |= {
+                **{name: result.scores(name) for name in self.recipe.more_scores},
                 "mean": result.accuracy.mean,
                 "ci95": result.accuracy.half,
                 "gap": own.mean,
                 "gap_ci95": own.half,
                 "paper_gap": self.paper_gap(result.row, result.column),
                 "verdict": self.verdict(result.row, result.column),
-                "seconds": result.mean("seconds"),
-                "megabytes": result.mean("bytes_per_round") * result.mean("rounds") / 1e6,
+                "seconds": result.mean_over_seeds("seconds"),
+                "megabytes": result.megabytes,
                 "weights_sha256": {
                     seed: summary["weights_sha256"]
                     for seed, (summary, _) in result.runs.items()
-                    if "weights_sha256" in summary  # a run that goes on after the cell's last round has lost them
+                    if "weights_sha256" in summary  # a run that continued after the cell's last round has no others
                 },
                 "split_sha256": sorted({summary["split_sha256"] for summary, _ in result.runs.values()}),
                 "versions": next(iter(result.runs.values()))[0]["versions"],
@@ -128,12 +147,12 @@ class Outcome:
         return entry
 
 
-def as_asked(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
-    """The run as far as the plan goes: it may have been made longer for others."""
+def cut_to_plan(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
+    """The run until the plan's last round: it may be longer, for another plan."""
     return summary_at_round(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
 
 
-def gather(
+def collect_results(
     recipe: Recipe,
     scale: str,
     seeds: int,
@@ -141,14 +160,15 @@ def gather(
     done: dict[Path, tuple[Record, list[Record]]],
     failed: dict[Path, str],
 ) -> Outcome:
-    results: dict[tuple[str, str], Result] = {}
+    results: dict[tuple[str, str], CellResult] = {}
     for cell in cells:
         key = cell.row.label, cell.column.name
-        result = results.setdefault(key, Result(cell.row, cell.column, recipe.paper(cell.row, cell.column)))
+        paper = recipe.paper_number(cell.row, cell.column)
+        result = results.setdefault(key, CellResult(cell.row, cell.column, paper, score=recipe.score))
         seed = cell.plan.run.seed
         result.folders.append(cell.folder)
         if cell.folder in done and done[cell.folder][0]["rounds"] >= cell.plan.run.rounds:
-            result.runs[seed] = as_asked(cell.plan, *done[cell.folder])
+            result.runs[seed] = cut_to_plan(cell.plan, *done[cell.folder])
         elif cell.folder in failed:
             result.failures[seed] = failed[cell.folder]
     return Outcome(recipe, scale, seeds, results)

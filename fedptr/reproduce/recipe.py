@@ -5,10 +5,11 @@
     [[columns]]   name, set = {"method.name" = "fedavg"}
                   against = "scaffold"         what its gap is measured against, if not the reference
     [set]         what all columns have in common
+    score         what the numbers measure, see scores.py; more_scores = those that get tables of their own besides
     [scales.cpu]  what this scale sets for this recipe alone
 
-A cell's plan is laid together from common.toml, the row's tags, the row, what all columns share, the scale, and the
-column: `paper` is the paper's size, the others are reductions, and what they reduce is always said.
+A cell's plan is merged from common.toml, the row's tags, the row, what all columns share, the scale, and the column.
+The scale `paper` is the paper's size. The other scales are smaller, and every table lists what they reduce.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
+from fedptr.reproduce.scores import SCORES
+from fedptr.runs.archive import holds_run
 from fedptr.runs.plan import Plan, Tables, check_plan, load_plan
 from fedptr.runs.same_run import fingerprint, lineage, settings_affecting
 from fedptr.settings import unknown_name_error
@@ -45,7 +48,7 @@ class Row:
     label: str
     set: Mapping[str, Any]
     paper: tuple[float | None, ...]
-    attack: str = ""  # of an audit: which of its attacks the row is about
+    attack: str = ""  # in an audit: the attack whose accuracy the row shows
 
 
 @dataclass(frozen=True)
@@ -57,31 +60,33 @@ class Recipe:
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     reference: str  # the column that gaps are measured against, if a column does not name another
-    plots: tuple[str, ...] = ()  # what of a round is drawn: records' names
+    plots: tuple[str, ...] = ()  # the fields of a round's record that are drawn
     first_seed: int = 0
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)  # what all columns share
-    rounds: int = 0  # asked for instead of the scale's; 0 = as the scale has it
+    rounds: int = 0  # instead of the scale's; 0 = the scale's
+    score: str = "accuracy"  # what the numbers measure, one of `scores.SCORES`
+    more_scores: tuple[str, ...] = ()  # which get tables of their own besides
 
     @property
     def measure(self) -> str:
-        """What the numbers are."""
+        """What the numbers measure."""
         if self.kind == "audit":
             return "Accuracy of the attack (%), threshold calibrated on one half and scored on the other"
-        return "Accuracy (%), mean of the last five rounds"
+        return SCORES[self.score].words
 
     @property
-    def highest(self) -> str:
-        """What the column with the highest number is."""
+    def highest_heading(self) -> str:
+        """The heading above the column with the highest number."""
         return "gives away most" if self.kind == "audit" else "best"
 
-    def plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
-        return check_plan(self.tables(row, column, scale, seed))
+    def make_plan(self, row: Row, column: Column, scale: str, seed: int) -> Plan:
+        return check_plan(self.make_tables(row, column, scale, seed))
 
-    def tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
-        """Later ones win, so what a column is about is never reduced."""
-        known = common()
+    def make_tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
+        """The tables of a cell's plan. Later parts win, so a scale never reduces what a column sets."""
+        known = read_common()
         parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set, self.set]
         if scale != "paper":
             less = known["scales"][scale]
@@ -90,14 +95,14 @@ class Recipe:
         tables: Tables = copy.deepcopy(known["plan"])
         asked = {"run.rounds": self.rounds} if self.rounds else {}
         for part in [*parts, column.set, asked, {"run.seed": seed}]:
-            lay(tables, part)
+            merge_settings(tables, part)
         return tables
 
-    def paper(self, row: Row, column: Column) -> float | None:
+    def paper_number(self, row: Row, column: Column) -> float | None:
         return row.paper[self.columns.index(column)]
 
-    def narrowed(self, tags: Iterable[str]) -> Recipe:
-        """Only the rows and columns asked for: of two tags of a kind either, of two kinds both."""
+    def select(self, tags: Iterable[str]) -> Recipe:
+        """The recipe with only these rows and columns. A row needs one of the tags of each kind."""
         tags = tuple(tags)
         kinds: dict[str, set[str]] = {}
         names = {column.name for column in self.columns}
@@ -105,7 +110,7 @@ class Recipe:
             if tag in names:
                 kinds.setdefault("column", set()).add(tag)
             elif any(tag in row.tags for row in self.rows):
-                kinds.setdefault(common()["tags"][tag]["kind"], set()).add(tag)
+                kinds.setdefault(read_common()["tags"][tag]["kind"], set()).add(tag)
             else:
                 known = [*names, *(t for row in self.rows for t in row.tags)]
                 raise unknown_name_error(f"--only {tag}", tag, known, f"a tag or a column of {self.name}")
@@ -114,16 +119,16 @@ class Recipe:
         rows = [row for row in self.rows if all(any(tag in row.tags for tag in kind) for kind in kinds.values())]
         if not rows:
             raise UserError(f"--only {','.join(tags)} leaves no row of {self.name}")
-        return self.part({row.label for row in rows}, wanted, tags)
+        return self.keep({row.label for row in rows}, wanted, tags)
 
-    def part(self, rows: Container[str], columns: Container[str], only: tuple[str, ...]) -> Recipe:
-        """The rows and columns of these labels and names."""
-        keep = [number for number, column in enumerate(self.columns) if column.name in columns]
-        cut = [replace(row, paper=tuple(row.paper[n] for n in keep)) for row in self.rows if row.label in rows]
-        return replace(self, rows=tuple(cut), columns=tuple(self.columns[n] for n in keep), only=only)
+    def keep(self, rows: Container[str], columns: Container[str], only: tuple[str, ...]) -> Recipe:
+        """The recipe with only the rows of these labels and the columns of these names."""
+        kept = [number for number, column in enumerate(self.columns) if column.name in columns]
+        cut = [replace(row, paper=tuple(row.paper[n] for n in kept)) for row in self.rows if row.label in rows]
+        return replace(self, rows=tuple(cut), columns=tuple(self.columns[n] for n in kept), only=only)
 
 
-def lay(tables: Tables, settings: Mapping[str, Any]) -> None:
+def merge_settings(tables: Tables, settings: Mapping[str, Any]) -> None:
     """Puts `section.key = value` into nested tables."""
     for place, value in settings.items():
         *path, key = place.split(".")
@@ -134,31 +139,32 @@ def lay(tables: Tables, settings: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def common() -> dict[str, Any]:
+def read_common() -> dict[str, Any]:
+    """common.toml: what the recipes share."""
     return tomllib.loads((FOLDER / f"{COMMON}.toml").read_text(encoding="utf-8"))
 
 
-def names() -> list[str]:
-    """Tables first, then figures, then the rest."""
+def recipe_names() -> list[str]:
+    """The names of all recipes: tables first, then figures, then the rest."""
 
-    def order(name: str) -> tuple[int, int, str]:
+    def sort_key(name: str) -> tuple[int, int, str]:
         numbered = re.match(r"(table|figure)(\d+)", name)
         return (("table", "figure").index(numbered[1]), int(numbered[2]), name) if numbered else (2, 0, name)
 
-    return sorted((path.stem for path in FOLDER.glob("*.toml") if path.stem != COMMON), key=order)
+    return sorted((path.stem for path in FOLDER.glob("*.toml") if path.stem != COMMON), key=sort_key)
 
 
-def load(name: str) -> Recipe:
-    if name not in names():
-        raise unknown_name_error(name, name, names(), "a recipe")
+def load_recipe(name: str) -> Recipe:
+    if name not in recipe_names():
+        raise unknown_name_error(name, name, recipe_names(), "a recipe")
     raw = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     columns = tuple(Column(**column) for column in raw.get("columns", ()))
     rows = tuple(
         Row(
             tuple(row["tags"]),
-            row.get("label") or label(row["tags"]),
+            row.get("label") or make_label(row["tags"]),
             row.get("set", {}),
-            numbers(row, columns),
+            paper_numbers(row, columns),
             row.get("attack", ""),
         )
         for row in raw["rows"]
@@ -175,22 +181,24 @@ def load(name: str) -> Recipe:
         raw.get("first_seed", 0),
         raw.get("scales", {}),
         set=raw.get("set", {}),
+        score=raw.get("score", "accuracy"),
+        more_scores=tuple(raw.get("more_scores", ())),
     )
 
 
-def numbers(row: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[float | None, ...]:
-    """The paper's numbers; the columns beyond them are ours alone."""
+def paper_numbers(row: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[float | None, ...]:
+    """The paper's numbers by column; None for the columns that the paper does not have."""
     given = [None if value != value else float(value) for value in row.get("paper", ())]
     return (*given, *[None] * (len(columns) - len(given)))
 
 
-def label(tags: Iterable[str]) -> str:
-    return ", ".join(common()["tags"][tag]["label"] for tag in tags)
+def make_label(tags: Iterable[str]) -> str:
+    return ", ".join(read_common()["tags"][tag]["label"] for tag in tags)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One plan of a recipe, with one seed, and where its run is kept."""
+    """One plan of a recipe, with one seed, and the folder of its run."""
 
     row: Row
     column: Column
@@ -198,52 +206,52 @@ class Cell:
     folder: Path
 
 
-def cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
-    """Seed by seed, so that a first look at the whole comes early. Recipes that share a plan share its run."""
+def make_cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Cell]:
+    """Seed by seed, so that the whole table has numbers early. Recipes that share a plan share its run."""
     for seed in range(recipe.first_seed, recipe.first_seed + seeds):
         for row in recipe.rows:
             for column in recipe.columns:
-                plan = recipe.plan(row, column, scale, seed)
-                yield Cell(row, column, plan, place(plan, out, exact=recipe.kind == "audit"))
+                plan = recipe.make_plan(row, column, scale, seed)
+                yield Cell(row, column, plan, choose_folder(plan, out, exact=recipe.kind == "audit"))
 
 
 def candidate_folders(recipe: Recipe, scale: str, seeds: int, out: Path) -> Iterator[Path]:
-    """All folders in which a run of the recipe may be."""
+    """All folders that may hold a run of the recipe."""
     for seed in range(recipe.first_seed, recipe.first_seed + seeds):
         for row in recipe.rows:
             for column in recipe.columns:
-                yield from own_and_shared(recipe.plan(row, column, scale, seed), out)
+                yield from own_and_shared_folders(recipe.make_plan(row, column, scale, seed), out)
 
 
-def place(plan: Plan, out: Path, exact: bool) -> Path:
-    """The folder of a plan's run, which plans of more or fewer rounds share.
+def choose_folder(plan: Plan, out: Path, exact: bool) -> Path:
+    """The folder of a plan's run. Plans that differ only in their number of rounds share it.
 
-    An audit wants the model as it is after its own last round (`exact`), so it shares no longer run. Its folder then
-    has a name of its own, as had every run of earlier versions; where there is one it is used.
+    An audit needs the model after exactly its last round (`exact`), so it does not share a longer run. It then uses a
+    folder of its own. Earlier versions gave every run its own folder; if that holds a run, it is used.
     """
-    own, shared = own_and_shared(plan, out)
-    return own if own.exists() or (exact and rounds_in(shared) != plan.run.rounds) else shared
+    own, shared = own_and_shared_folders(plan, out)
+    return own if holds_run(own) or (exact and planned_rounds(shared) != plan.run.rounds) else shared
 
 
-def own_and_shared(plan: Plan, out: Path) -> tuple[Path, Path]:
-    """The folder that tells the number of rounds, and the one that does not."""
+def own_and_shared_folders(plan: Plan, out: Path) -> tuple[Path, Path]:
+    """The folder whose name depends on the number of rounds, and the one whose name does not."""
 
-    def named(told: str) -> Path:
-        return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{told}" / f"seed{plan.run.seed}"
+    def folder_with(digest: str) -> Path:
+        return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{digest}" / f"seed{plan.run.seed}"
 
-    return named(fingerprint(plan)), named(lineage(plan))
+    return folder_with(fingerprint(plan)), folder_with(lineage(plan))
 
 
-def rounds_in(folder: Path) -> int | None:
-    """What the plan in a run folder asks for, if there is one."""
+def planned_rounds(folder: Path) -> int | None:
+    """The number of rounds in a run folder's plan, if it has one."""
     try:
         return load_plan(folder).run.rounds
     except UserError:
         return None
 
 
-def longest(wanted: Iterable[Cell]) -> dict[Path, Plan]:
-    """What is to be run: of cells that share a folder the plan with the most rounds, which has the others in it."""
+def longest_plans(wanted: Iterable[Cell]) -> dict[Path, Plan]:
+    """The plan to run in each folder: of cells that share it, the one with the most rounds."""
     plans: dict[Path, Plan] = {}
     for cell in wanted:
         if cell.folder not in plans or cell.plan.run.rounds > plans[cell.folder].run.rounds:
@@ -251,13 +259,13 @@ def longest(wanted: Iterable[Cell]) -> dict[Path, Plan]:
     return plans
 
 
-def reduced(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:
-    """What the scale changes: setting -> the paper's values and ours, over all cells."""
+def find_reductions(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:
+    """The settings that the scale changes: setting -> the paper's values and ours, over all cells."""
     changed: dict[str, tuple[list[Any], list[Any]]] = {}
     for row in recipe.rows:
         for column in recipe.columns:
-            theirs = settings_affecting(replace(recipe, rounds=0).plan(row, column, "paper", 0), "result")
-            ours = settings_affecting(recipe.plan(row, column, scale, 0), "result")
+            theirs = settings_affecting(replace(recipe, rounds=0).make_plan(row, column, "paper", 0), "result")
+            ours = settings_affecting(recipe.make_plan(row, column, scale, 0), "result")
             for place, value in theirs.items():
                 if value != (other := ours.get(place)):
                     before, after = changed.setdefault(place, ([], []))

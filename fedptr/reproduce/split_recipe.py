@@ -1,4 +1,4 @@
-"""Table 11: the clients' sizes, drawn again; no training, so the paper's numbers are met exactly or not at all."""
+"""Table 11: the clients' sizes. Nothing is trained, so our numbers equal the paper's exactly or not at all."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fedptr.errors import UserError
 from fedptr.reproduce.recipe import Column, Recipe
 from fedptr.runs.plan import check_plan
 
-NOBODY = Column("")
+NO_COLUMN = Column("")
 
 
 def compare_splits(recipe: Recipe) -> list[dict[str, Any]]:
     """The clients' sizes, ours and the paper's.
 
-    Labels are all that is needed, and each of these datasets has as many images of every class.
+    This needs only the labels, and in each of these datasets every class has the same number of images.
     """
     found = []
     for row in recipe.rows:
-        plan = check_plan(recipe.tables(row, NOBODY, "paper", 0))
-        sizes = list(partition(labels(plan.data.name), classes(plan.data.name), plan.split).sizes)
+        plan = check_plan(recipe.make_tables(row, NO_COLUMN, "paper", 0))
+        sizes = list(partition(make_labels(plan.data.name), count_classes(plan.data.name), plan.split).sizes)
         paper = [int(value) for value in row.paper if value is not None]
         verdict = "exactly" if sizes == paper else "differs"
         found.append({"row": row.label, "ours": sizes, "paper": paper, "verdict": verdict})
@@ -35,31 +35,31 @@ def compare_splits(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def write_splits(recipe: Recipe, found: list[dict[str, Any]], folder: Path) -> None:
-    """table.md and splits.json."""
+    """Writes table.md and splits.json."""
     lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", "| | ours | paper | |", "|---|---|---|---|"]
-    lines += [f"| {' | '.join(cells(row))} |" for row in found]
+    lines += [f"| {' | '.join(format_row(row))} |" for row in found]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "table.md", "\n".join(lines) + "\n")
     write_text(folder / "splits.json", json.dumps(found, indent=1) + "\n")
 
 
-def splits_table(recipe: Recipe, found: list[dict[str, Any]]) -> Table:
-    """For the terminal."""
+def build_splits_table(recipe: Recipe, found: list[dict[str, Any]]) -> Table:
+    """The table for the terminal."""
     table = Table("", "ours", "paper", "", title=recipe.title)
     for row in found:
-        table.add_row(*cells(row))
+        table.add_row(*format_row(row))
     return table
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def format_row(row: dict[str, Any]) -> list[str]:
     return [row["row"], *(" ".join(map(str, row[name])) for name in ("ours", "paper")), row["verdict"]]
 
 
-def classes(name: str) -> int:
+def count_classes(name: str) -> int:
     if name not in SIZES:
         raise UserError(f"the number of images of {name} is not known here; use {', '.join(SIZES)}")
     return SIZES[name][0]
 
 
-def labels(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.repeat(np.arange(classes(name)), SIZES[name][1])
+def make_labels(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.repeat(np.arange(count_classes(name)), SIZES[name][1])

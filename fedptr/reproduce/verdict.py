@@ -1,7 +1,8 @@
-"""What our numbers say about the paper's, as far as the scale lets them.
+"""Whether our numbers agree with the paper's.
 
-Absolute accuracies of a smaller model on less data cannot be compared; the sign and size of a gap to the reference of
-the same row can, and so can the order of the methods. Gaps are taken seed by seed, as both runs share everything else.
+A smaller model on less data has other accuracies than the paper's. The sign and size of the gap to the reference in the
+same row can be compared, and so can the order of the methods. A gap is the mean of the differences seed by seed, as the
+two runs of a seed share everything else.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import NamedTuple
 
 from fedptr import stats
 
-ALIKE = 0.5  # points: a gap in the paper below this is none, as single runs differ by more
-NARROW = 2.0  # points: an interval within which there is no gap worth the name
+ALIKE = 0.5  # points: the paper's smaller gaps count as none, as single runs differ by more
+NARROW = 2.0  # points: an interval within this counts as no gap
 MEANING = {
     "agrees": "our gap has the paper's sign and its interval does not reach zero, or neither has a gap "
     f"(ours within {NARROW:g} points)",
@@ -25,24 +26,23 @@ MEANING = {
 
 
 class Interval(NamedTuple):
-    """A mean with its 95 % confidence interval over seeds (Student's t); one value has none."""
+    """A mean over seeds with the half width of its 95 % confidence interval (Student's t); one value has none."""
 
     mean: float
     half: float
     n: int
 
     @property
-    def told(self) -> bool:
-        """Whether it is told apart from zero."""
+    def excludes_zero(self) -> bool:
         return self.n > 1 and abs(self.mean) > self.half
 
     def __str__(self) -> str:
         return f"{self.mean:.2f}" + (f" ± {self.half:.2f}" if self.n > 1 else "")
 
 
-def interval(values: Sequence[float]) -> Interval:
+def compute_interval(values: Sequence[float]) -> Interval:
     """
-    >>> str(interval([1.0, 2.0, 3.0]))
+    >>> str(compute_interval([1.0, 2.0, 3.0]))
     '2.00 ± 2.48'
     """
     if not values:
@@ -51,17 +51,17 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(float(mean), math.nan if half is None else float(half), len(values))
 
 
-def gap(ours: Mapping[int, float], reference: Mapping[int, float]) -> Interval:
-    """Over the seeds both have."""
-    return interval([ours[seed] - reference[seed] for seed in sorted(ours.keys() & reference.keys())])
+def compute_gap(ours: Mapping[int, float], reference: Mapping[int, float]) -> Interval:
+    """The mean difference over the seeds that both have."""
+    return compute_interval([ours[seed] - reference[seed] for seed in sorted(ours.keys() & reference.keys())])
 
 
-def judge(ours: Interval, paper: float | None) -> str:
-    """One cell: our gap to the reference beside the paper's.
+def judge_gap(ours: Interval, paper: float | None) -> str:
+    """The verdict on a cell, from our gap to the reference and the paper's.
 
-    >>> judge(Interval(1.2, 0.5, 3), 13.6), judge(Interval(-1.2, 0.5, 3), 13.6), judge(Interval(1.2, 2.5, 3), 13.6)
-    ('agrees', 'contradicts', 'open')
-    >>> judge(Interval(0.1, 0.6, 3), 0.0), judge(Interval(-1.5, 7.1, 3), 0.0)
+    >>> [judge_gap(Interval(mean, half, 3), 13.6) for mean, half in ((1.2, 0.5), (-1.2, 0.5), (1.2, 2.5))]
+    ['agrees', 'contradicts', 'open']
+    >>> judge_gap(Interval(0.1, 0.6, 3), 0.0), judge_gap(Interval(-1.5, 7.1, 3), 0.0)
     ('agrees', 'open')
     """
     if paper is None:
@@ -70,17 +70,17 @@ def judge(ours: Interval, paper: float | None) -> str:
         return "not run"
     if ours.n == 1:
         return "one seed"
-    if not ours.told:
+    if not ours.excludes_zero:
         return "agrees" if abs(paper) < ALIKE and abs(ours.mean) + ours.half < NARROW else "open"
     if abs(paper) < ALIKE:
         return "paper sees none"
     return "agrees" if (ours.mean > 0) == (paper > 0) else "contradicts"
 
 
-def order(ours: Sequence[float], paper: Sequence[float]) -> float:
-    """Spearman's rank correlation of two rows: 1 = the same order; not a number where a row is all alike.
+def rank_correlation(ours: Sequence[float], paper: Sequence[float]) -> float:
+    """Spearman's rank correlation of two rows: 1 = the same order; NaN if all values of a row are equal.
 
-    >>> order([1, 2, 3], [10, 20, 30]), order([3, 2, 1], [10, 20, 30])
+    >>> rank_correlation([1, 2, 3], [10, 20, 30]), rank_correlation([3, 2, 1], [10, 20, 30])
     (1.0, -1.0)
     """
     if min(len(set(ours)), len(set(paper))) < 2:

@@ -4,9 +4,9 @@
     runs/NAME.tar.bz2       the finished runs of all these hashes
     runs/plans.toml         the plans of all archived runs, to be read and compared
 
-An archive holds what a run is known by: plan.toml, rounds.jsonl, summary.json and the audit's result; of a shadow
-phi.safetensors; of an audited run also the split and the weights. It holds checkpoints only where they are asked for,
-because float32 weights hardly compress. Everything else can be made again from the plan.
+An archive holds what a run is known by: plan.toml, rounds.jsonl, summary.json, class_scores.json and the audit's
+result; of a shadow phi.safetensors; of an audited run also the split and the weights. It holds checkpoints only where
+they are asked for, because float32 weights hardly compress. Everything else can be made again from the plan.
 
 Most numbers in rounds.jsonl are float32, written with the 17 digits of a double. `rounds.short.jsonl` has their
 shortest digits and a capital E (2.5405617E-2): a third smaller, still JSON, and unpacking restores every byte.
@@ -37,7 +37,7 @@ from fedptr.atomic_files import DamagedFileError, flush_folder, flush_to_disk, r
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import plan as planning
-from fedptr.runs.folder import AUDIT, CHECKPOINTS
+from fedptr.runs.folder import AUDIT, CHECKPOINTS, rename_aside
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
@@ -51,7 +51,7 @@ LARGEST = 4_000_000_000  # bytes that one archive may unpack to
 BLOCK = 512  # of a tar file
 RUN = r"[\w+][\w.+ -]*/(?:seed|shadow)[0-9]{1,10}"
 ALWAYS = (
-    rf"plan\.toml|rounds\.jsonl|{re.escape(SHORT)}|summary\.json|phi(?:-flip)?\.safetensors"
+    rf"plan\.toml|rounds\.jsonl|{re.escape(SHORT)}|summary\.json|class_scores\.json|phi(?:-flip)?\.safetensors"
     rf"|{AUDIT}/audit\.json|{AUDIT}/[\w-]+\.png"
 )
 AUDITED = r"split\.json|weights\.safetensors"
@@ -62,7 +62,7 @@ SHORT_NUMBER = re.compile(rb"-?[0-9](?:\.[0-9]+)?E[+-]?[0-9]+")
 
 
 @dataclass
-class Packed:
+class PackingReport:
     """What `pack_runs` did."""
 
     runs: list[str] = field(default_factory=list)
@@ -71,13 +71,13 @@ class Packed:
     removed: int = 0
 
 
-def pack_runs(base: Path, checkpoints: Sequence[str] = (), remove: bool = False) -> Packed:
+def pack_runs(base: Path, checkpoints: Sequence[str] = (), remove: bool = False) -> PackingReport:
     """Packs all finished runs below `base`; what only the archives hold stays in them.
 
     `checkpoints`: patterns of the runs whose checkpoints are packed too, such as `fedavg-*` or `*/seed0`.
     `remove`: removes each packed folder, once its archive is on the disk and was read back.
     """
-    done = Packed()
+    done = PackingReport()
     with locked(base):
         for left in base.glob(".packing-*"):  # by a process that was killed; we hold the lock
             shutil.rmtree(left)
@@ -182,11 +182,11 @@ def add_plans(plans: dict[str, Any], sources: dict[str, Path]) -> None:
 
 
 def unpack_runs(base: Path) -> tuple[int, int]:
-    """Unpacks every archived run that has no folder; returns how many were unpacked, and how many had one."""
+    """Unpacks every archived run that no folder holds; returns how many were unpacked, and how many were there."""
     new = known = 0
     for archive in list_archives(base):
         runs = sorted({run for run, _, _ in read_members(archive)})
-        missing = [run for run in runs if not (base / run).exists()]
+        missing = [run for run in runs if not holds_run(base / run)]
         new += unpack_missing(archive, missing)
         known += len(runs) - len(missing)
     return new, known
@@ -196,7 +196,7 @@ def fetch_runs(folders: Iterable[Path]) -> None:
     """Unpacks those of these run folders that are missing and that an archive beside them holds."""
     wanted: dict[Path, list[str]] = {}
     for folder in dict.fromkeys(folders):
-        if not folder.exists() and (archive := archive_of(folder)):
+        if not holds_run(folder) and (archive := archive_of(folder)):
             wanted.setdefault(archive, []).append(f"{folder.parent.name}/{folder.name}")
     unpacked = {archive: unpack_missing(archive, runs) for archive, runs in wanted.items()}
     if count := sum(unpacked.values()):
@@ -214,9 +214,22 @@ def unpack_missing(archive: Path, runs: Sequence[str]) -> int:
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
             (base / run).parent.mkdir(exist_ok=True)
+            put_leftovers_aside(base / run)
             if not (base / run).exists():  # another process may have been faster
                 (Path(scratch) / run).rename(base / run)
     return len(found)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun in a folder; a lock or a log alone is what one left behind."""
+    return (folder / PLAN).exists() or (folder / ROUNDS).exists()
+
+
+def put_leftovers_aside(folder: Path) -> None:
+    """Makes room for a run in a folder that holds none."""
+    if folder.is_dir() and not holds_run(folder):
+        with locked(folder):  # nobody is about to begin one
+            rename_aside(folder, "leftover")
 
 
 def archive_of(folder: Path) -> Path | None:

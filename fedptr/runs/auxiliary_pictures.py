@@ -28,21 +28,21 @@ GAP = 1  # pixels between images
 LOOKED_AT = 1000  # training images that tell the range of pixels
 
 
-def due(every: int | Literal["auto"], t: int, total: int) -> bool:
+def is_picture_due(every: int | Literal["auto"], t: int, total: int) -> bool:
     """Whether round t (from 1) is to be kept: every N rounds, and after the last; 0 = never.
 
-    >>> [t for t in range(1, 101) if due("auto", t, 100)] == list(range(5, 101, 5))
+    >>> [t for t in range(1, 101) if is_picture_due("auto", t, 100)] == list(range(5, 101, 5))
     True
-    >>> [t for t in range(1, 8) if due(3, t, 7)], [t for t in range(1, 8) if due(0, t, 7)]
+    >>> [t for t in range(1, 8) if is_picture_due(3, t, 7)], [t for t in range(1, 8) if is_picture_due(0, t, 7)]
     ([3, 6, 7], [])
     """
     step = max(1, -(-total // OFTEN)) if every == "auto" else every
     return step > 0 and (t % step == 0 or t == total)
 
 
-def save(run: Run, dataset: Dataset, folder: Path) -> None:
+def save_picture(run: Run, dataset: Dataset, folder: Path) -> None:
     """Writes this round's sheet; nothing where nobody has auxiliary images."""
-    found = owner(run)
+    found = find_owner(run)
     if found is None:
         return
     from PIL import Image
@@ -51,30 +51,30 @@ def save(run: Run, dataset: Dataset, folder: Path) -> None:
     name, state = found
     words = PngInfo()
     words.add_text("owner", name)
-    picture = Image.fromarray(sheet(state["X"], state["y"], dataset))
+    picture = Image.fromarray(make_contact_sheet(state["X"], state["y"], dataset))
     folder.mkdir(exist_ok=True)
     with replace_atomically(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
         picture.save(file, "PNG", pnginfo=words)
         flush_to_disk(file)
 
 
-def owner(run: Run) -> tuple[str, State] | None:
+def find_owner(run: Run) -> tuple[str, State] | None:
     """Whose auxiliary images are shown, and the state that has them."""
-    if is_set(run.server):
+    if has_images(run.server):
         return "the server", run.server
     first = next(iter(run.clients), None)  # of one method, so that if this client has none then nobody has
-    if first is None or not is_set(state := run.clients[first]):
+    if first is None or not has_images(state := run.clients[first]):
         return None
     return f"client {first}", state
 
 
-def is_set(state: State) -> bool:
+def has_images(state: State) -> bool:
     return "X" in state and "y" in state and state["X"].dim() == 4
 
 
-def sheet(X: Tensor, y: Tensor, dataset: Dataset) -> npt.NDArray[np.uint8]:
+def make_contact_sheet(X: Tensor, y: Tensor, dataset: Dataset) -> npt.NDArray[np.uint8]:
     """Images [n, C, H, W] as one picture, a class a row."""
-    pixels = denormalised(X.detach().float().cpu(), dataset)
+    pixels = to_pixels(X.detach().float().cpu(), dataset)
     labels = y.cpu()
     rows = [pixels[labels == k][:COLUMNS] for k in labels.unique().tolist()[:ROWS]]
     channels, high, wide = pixels.shape[1:]
@@ -89,7 +89,7 @@ def sheet(X: Tensor, y: Tensor, dataset: Dataset) -> npt.NDArray[np.uint8]:
     return canvas if channels == 3 else canvas[:, :, 0]
 
 
-def denormalised(X: Tensor, dataset: Dataset) -> Tensor:
+def to_pixels(X: Tensor, dataset: Dataset) -> Tensor:
     """As bytes: 0 is the darkest pixel of the training images and 255 the brightest; what lies beyond is clipped."""
     mean, std = (torch.tensor(v, dtype=torch.float32).reshape(1, -1, 1, 1) for v in (dataset.mean, dataset.std))
     seen = dataset.train_x[:LOOKED_AT]

@@ -15,71 +15,71 @@ from pathlib import Path
 from fedptr import atomic_files
 from fedptr.core.federation import Run
 from fedptr.errors import UserError
-from fedptr.runs.auxiliary_pictures import FOLDER, is_set
+from fedptr.runs.auxiliary_pictures import FOLDER, has_images
 from fedptr.types import State
 
 SERVER = "server"
 NAME = re.compile(r"round(\d{4,9})\.safetensors")
 
 
-def due(every: int, t: int, total: int) -> bool:
+def is_round_kept(every: int, t: int, total: int) -> bool:
     """Whether the sets of round t (from 1) are kept.
 
-    >>> [t for t in range(1, 11) if due(4, t, 10)], [t for t in range(1, 11) if due(0, t, 10)]
+    >>> [t for t in range(1, 11) if is_round_kept(4, t, 10)], [t for t in range(1, 11) if is_round_kept(0, t, 10)]
     ([1, 4, 8, 10], [])
     """
     return every > 0 and (t in (1, total) or t % every == 0)
 
 
-def keep(run: Run, out: Path, every: int, total: int) -> None:
+def keep_sets(run: Run, out: Path, every: int, total: int) -> None:
     """What is due after a round; nothing where nobody has a set."""
     if not every:
         return
-    new = [owner for owner in owners(run) if not start_of(out, owner).exists()]
+    new = [owner for owner in list_owners(run) if not start_path(out, owner).exists()]
     for owner in new:  # matching waits until its owner has received some models
-        save({owner: state_of(run, owner)}, start_of(out, owner), run.round)
-    if due(every, run.round, total):
-        everyone = {owner: state_of(run, owner) for owner in owners(run)}
-        save(everyone, out / FOLDER / f"round{run.round:04}.safetensors", run.round)
+        write_sets({owner: owner_state(run, owner)}, start_path(out, owner), run.round)
+    if is_round_kept(every, run.round, total):
+        everyone = {owner: owner_state(run, owner) for owner in list_owners(run)}
+        write_sets(everyone, out / FOLDER / f"round{run.round:04}.safetensors", run.round)
 
 
-def owners(run: Run) -> list[str]:
+def list_owners(run: Run) -> list[str]:
     return [SERVER, *(f"client{i}" for i in run.clients)]
 
 
-def state_of(run: Run, owner: str) -> State:
+def owner_state(run: Run, owner: str) -> State:
     return run.server if owner == SERVER else run.clients[int(owner.removeprefix("client"))]
 
 
-def start_of(out: Path, owner: str) -> Path:
+def start_path(out: Path, owner: str) -> Path:
     return out / FOLDER / f"start-{owner}.safetensors"
 
 
-def save(states: dict[str, State], path: Path, t: int) -> None:
-    tensors = {f"{owner}/{name}": state[name] for owner, state in states.items() if is_set(state) for name in "Xy"}
+def write_sets(states: dict[str, State], path: Path, t: int) -> None:
+    tensors = {f"{owner}/{name}": state[name] for owner, state in states.items() if has_images(state) for name in "Xy"}
     if tensors:
         path.parent.mkdir(exist_ok=True)
         atomic_files.write_tensors(path, tensors, {"round": str(t)})
 
 
-def load(out: Path) -> dict[int, dict[str, State]]:
+def load_sets(out: Path) -> dict[int, dict[str, State]]:
     """Round -> owner -> X and y."""
     found: dict[int, dict[str, State]] = {}
     for path in sorted((out / FOLDER).glob("*")):
         if match := NAME.fullmatch(path.name):
-            found[int(match[1])] = read(path, out)
+            found[int(match[1])] = read_sets(path, out)
     return dict(sorted(found.items()))
 
 
 def load_starts(out: Path) -> dict[str, State]:
     """Owner -> X and y as they were when they came."""
     found: dict[str, State] = {}
-    for path in sorted((out / FOLDER).glob(start_of(out, "*").name)):
-        found |= read(path, out)
+    for path in sorted((out / FOLDER).glob(start_path(out, "*").name)):
+        found |= read_sets(path, out)
     return found
 
 
-def read(path: Path, out: Path) -> dict[str, State]:
+def read_sets(path: Path, out: Path) -> dict[str, State]:
     try:
         tensors, _ = atomic_files.read_tensors(path)
         names = dict.fromkeys(name.partition("/")[0] for name in tensors)

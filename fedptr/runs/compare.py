@@ -15,7 +15,7 @@ from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import print_notice
 from fedptr.runs import comparison_table, extend
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.lock import StoppedError, locked
 from fedptr.runs.plan import (
     Plan,
@@ -29,9 +29,9 @@ from fedptr.runs.plan import (
     with_defaults,
     with_rounds,
 )
-from fedptr.runs.progress import progress
-from fedptr.runs.rounds_file import Record, jsonable
-from fedptr.runs.runner import Engine, execute, in_process, resume
+from fedptr.runs.progress import show_progress
+from fedptr.runs.rounds_file import Record, to_json_values
+from fedptr.runs.runner import Engine, in_process, resume_run, start_run
 from fedptr.runs.same_run import changed_settings, identity_text
 from fedptr.runs.summary import read_finished
 from fedptr.settings import unknown_name_error
@@ -42,14 +42,16 @@ ORDER = "compare.toml"
 def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
     """All plans of a comparison, checked before anything runs: method -> one plan a seed."""
     check_sections(tables)
-    known = {"name", *(f.name for name in names for f in fields(methods.get(name)))}
+    known = {"name", *(f.name for name in names for f in fields(methods.find_method(name)))}
     for key in tables.get("method", {}):
         if key not in known:
             raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
+    if any(methods.find_method(name).personalised for name in names) and tables.get("data", {}).get("pool") != "all":
+        tables = {**tables, "split": {"test": "shares", **tables.get("split", {})}}  # for all of them, to be compared
     first = check_plan(tables_for_method(tables, names[0])).run.seed
     found: dict[str, list[Plan]] = {}
     for name in names:
-        shown = methods.get(name).name  # also of module:Class
+        shown = methods.find_method(name).name  # also of module:Class
         if shown in found:
             raise UserError(f"two of the methods have the name {shown}; compare one of them")
         found[shown] = [
@@ -59,7 +61,7 @@ def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, l
     return found
 
 
-def compare(
+def compare_methods(
     all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process
 ) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
@@ -74,7 +76,7 @@ def compare(
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
         for name, plan in ordered:
             try:
-                results[name].append(run_one(plan, out / name / f"seed{plan.run.seed}", engine))
+                results[name].append(run_or_resume(plan, out / name / f"seed{plan.run.seed}", engine))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
                 print_notice(f"{failures[-1]}; the comparison continues without it")
@@ -84,17 +86,20 @@ def compare(
             raise ClientError(f"every run failed, the first with {failures[0]}")
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}
         records = {name: [rounds for _, rounds in runs] for name, runs in results.items() if runs}
-        write_text(out / "compare.json", json.dumps(jsonable(summaries), indent=2) + "\n")
+        write_text(out / "compare.json", json.dumps(to_json_values(summaries), indent=2) + "\n")
         failed = "".join(f"\n- failed: {words}" for words in failures)
-        write_text(out / "table.md", comparison_table.markdown(summaries, seeds) + (f"{failed}\n" if failed else ""))
+        table = comparison_table.markdown_table(summaries, seeds)
+        write_text(out / "table.md", table + (f"{failed}\n" if failed else ""))
         looks = plots.choose_looks({name: all_plans[name][0].method.look for name in records})
-        plots.plot(records, looks, describe_conditions(next(iter(all_plans.values()))[0]), out / "curves")
+        plots.plot_learning_curves(
+            records, looks, describe_conditions(next(iter(all_plans.values()))[0]), out / "curves"
+        )
     return summaries, failures
 
 
-def run_one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
+def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
-    begun = as_begun(plan, folder)
+    begun = plan_as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
         done = read_finished(folder)
         told = changed_settings(identity_text(load_plan(folder)), begun) if begun is not None else "it has no plan"
@@ -104,13 +109,13 @@ def run_one(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Reco
         if done[0]["rounds"] == plan.run.rounds:
             return done
     folder.mkdir(parents=True, exist_ok=True)
-    with progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
+    with show_progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
         if begun is not None:
-            return resume(begun, folder, show, engine, plan.run.rounds)
-        return execute(plan, prepare(plan), folder, show, engine)
+            return resume_run(begun, folder, show, engine, plan.run.rounds)
+        return start_run(plan, prepare_experiment(plan), folder, show, engine)
 
 
-def as_begun(plan: Plan, folder: Path) -> Plan | None:
+def plan_as_begun(plan: Plan, folder: Path) -> Plan | None:
     """The plan with what its run may have otherwise: how long it is, and how it is computed if nobody said; if any."""
     if not (folder / "plan.toml").exists():
         return None
@@ -122,22 +127,22 @@ def as_begun(plan: Plan, folder: Path) -> Plan | None:
 def extend_comparison(out: Path, rounds: int) -> None:
     """Another number of rounds in compare.toml; the runs follow when the comparison goes on."""
     with locked(out):
-        for name, several in read_order(out).items():
+        for name, several in read_comparison(out).items():
             for plan in several:
                 folder = out / name / f"seed{plan.run.seed}"
-                extend.check_extension(folder, as_begun(plan, folder) or plan, rounds)
+                extend.check_extension(folder, plan_as_begun(plan, folder) or plan, rounds)
         tables = read_plan(out / ORDER)
         tables["run"] = {**tables.get("run", {}), "rounds": rounds}
         write_text(out / ORDER, tomli_w.dumps(tables))
 
 
-def write_order(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
+def write_comparison(tables: Tables, names: Sequence[str], seeds: int, out: Path) -> None:
     """compare.toml: what was asked for, so that `fedptr resume` can continue it."""
     tables = with_defaults(tables, names)
     write_text(out / ORDER, tomli_w.dumps({**tables, "compare": {"methods": list(names), "seeds": seeds}}))
 
 
-def read_order(out: Path) -> dict[str, list[Plan]]:
+def read_comparison(out: Path) -> dict[str, list[Plan]]:
     tables = read_plan(out / ORDER)
     order = tables.pop("compare", None)
     try:

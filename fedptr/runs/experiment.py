@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from fedptr.compute import memory_estimate
 from fedptr.compute.choose import choose_backend
+from fedptr.core.federation import check_task
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
+from fedptr.data.client_tests import add_client_tests
 from fedptr.data.dataset import Dataset, pool_parts, take_subset
 from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
@@ -32,6 +34,7 @@ class Experiment:
     task: Classification
     clients: list[Samples]
     test: Samples
+    client_tests: list[Samples] = field(default_factory=list)  # the clients' own test sets, if they have any
 
 
 def load_data(plan: DataPlan) -> Dataset:
@@ -47,7 +50,13 @@ def load_data(plan: DataPlan) -> Dataset:
     return pool_parts(dataset) if plan.pool == "all" else dataset
 
 
-def prepare(plan: Plan, split: Split | None = None) -> Experiment:
+def draw_split(plan: Plan, dataset: Dataset) -> Split:
+    """The plan's split of this dataset, with the clients' test sets if they have any."""
+    split = partition(dataset.train_y, len(dataset.classes), plan.split)
+    return add_client_tests(split, dataset, plan.split, plan.method.personalised, pooled=plan.data.pool == "all")
+
+
+def prepare_experiment(plan: Plan, split: Split | None = None) -> Experiment:
     """Everything up to the first round; a plan that cannot run is refused here. A split that is there is not drawn."""
     if plan.privacy.secure:
         raise UserError(
@@ -55,19 +64,29 @@ def prepare(plan: Plan, split: Split | None = None) -> Experiment:
         )
     device = choose_device(plan.machine.device)
     dataset = load_data(plan.data)
-    split = split or partition(dataset.train_y, len(dataset.classes), plan.split)
+    split = split or draw_split(plan, dataset)
     train, test = to_samples(dataset, device)
-    if not own(plan):
-        memory_estimate.check_model_memory(plan, shape(dataset), len(dataset.classes), split.sizes, len(test), device)
+    if not has_own_model(plan):
+        memory_estimate.check_model_memory(
+            plan, image_shape(dataset), len(dataset.classes), split.sizes, len(test), device
+        )
     task = make_task(plan, dataset, device)
-    if own(plan):
+    if has_own_model(plan):
         check_model(plan.model.name, task, isinstance(plan.method, Trajectory), plan.run.seed)
+    check_task(plan.method, task)
     task = choose_backend(plan, task, len(train))
     memory_estimate.check_memory(plan, task, split.sizes, len(test))
-    return Experiment(dataset, split, task, train.split(split.clients), test)
+    return Experiment(dataset, split, task, train.split(split.clients), test, client_tests(split, train, test))
 
 
-def own(plan: Plan) -> bool:
+def client_tests(split: Split, train: Samples, test: Samples) -> list[Samples]:
+    """The clients' own test sets, in client order; none at all if the split has none."""
+    if split.tests is None:
+        return []
+    return (test if split.tests.kind == "shares" else train).split(split.tests.clients)
+
+
+def has_own_model(plan: Plan) -> bool:
     """Whether the model is the user's: those in fedptr.models.networks are known to work."""
     return ":" in plan.model.name
 
@@ -76,18 +95,18 @@ def make_task(plan: Plan, dataset: Dataset, device: str) -> Classification:
     """The plan's model, initialised from the run's seed."""
     classes = len(dataset.classes)
     with Key(plan.run.seed).fixed("init"):
-        model = build_model(plan.model, shape(dataset), classes)
+        model = build_model(plan.model, image_shape(dataset), classes)
     try:
-        task = Classification(model, shape(dataset), classes, device)
+        task = Classification(model, image_shape(dataset), classes, device)
     except Exception as error:  # a layer that does not know its size yet, or a device that is too small
-        size = "×".join(map(str, shape(dataset)))
+        size = "×".join(map(str, image_shape(dataset)))
         raise UserError(f"model {plan.model.name} cannot take {size} images: {error}") from error
     if plan.privacy.clip and task.initial_buffers() is not None:
         raise UserError(f"privacy.clip: {plan.model.name} has running statistics, which clip does not bound")
     return task
 
 
-def shape(dataset: Dataset) -> Shape:
+def image_shape(dataset: Dataset) -> Shape:
     channels, height, width = dataset.train_x.shape[1:]
     return channels, height, width
 

@@ -23,6 +23,7 @@ from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.plan import Plan, with_rounds
 from fedptr.runs.rounds_file import vouched_lines, whole_lines
 from fedptr.runs.same_run import identity_text, known_names
+from fedptr.runs.summary import NAME as SUMMARY
 from fedptr.runs.summary import PLAN, read_once_finished
 
 
@@ -55,12 +56,18 @@ def can_be_continued(out: Path) -> bool:
     return False
 
 
+def would_lose_progress(out: Path, every: int) -> bool:
+    """Whether a run that started again in its folder would replace more than the rounds before its first checkpoint."""
+    saved = CheckpointStore(out / CHECKPOINTS).rounds() or (out / SUMMARY).exists()
+    return bool(saved) or 0 < every < len(whole_lines(out))
+
+
 def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
     """The plan with this many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
 
     They differ where a run goes on with another engine, which is not written down.
     """
-    new = computed_alike(with_rounds(plan, rounds), experiment, out)
+    new = with_same_backend(with_rounds(plan, rounds), experiment, out)
     before, after = identity_text(plan), identity_text(new)
     names = known_names(out, plan)
     store = CheckpointStore(out / CHECKPOINTS)
@@ -76,7 +83,7 @@ def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, writt
     return new
 
 
-def computed_alike(new: Plan, experiment: Experiment, out: Path) -> Plan:
+def with_same_backend(new: Plan, experiment: Experiment, out: Path) -> Plan:
     """`machine.compile = "auto"` looks at the whole work of a plan; a run must not change in the middle of it."""
     if new.machine.compile != "auto":
         return new

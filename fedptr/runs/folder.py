@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import sys
@@ -19,6 +20,7 @@ RUN_FILES = (
     "split.json",
     "rounds.jsonl",
     "summary.json",
+    "class_scores.json",
     "weights.safetensors",
     "mlflow_run.txt",
     "deploy.toml",
@@ -69,3 +71,11 @@ def new_folder_name(stem: str) -> Path:
         if not path.exists():
             return path
     raise AssertionError
+
+
+def rename_aside(folder: Path, why: str) -> Path:
+    """Gives the folder a name that nothing has yet."""
+    names = (f"{folder.name}.{why}{'' if number == 1 else number}" for number in itertools.count(1))
+    aside = next(path for name in names if not (path := folder.with_name(name)).exists())
+    folder.rename(aside)
+    return aside

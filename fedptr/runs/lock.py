@@ -35,7 +35,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{folder} is in use by {holder(folder)}; wait for it, or choose another folder") from None
+            raise UserError(
+                f"{folder} is in use by {describe_holder(folder)}; wait for it, or choose another folder"
+            ) from None
         file.truncate(0)
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))
@@ -43,7 +45,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def holder(folder: Path) -> str:
+def describe_holder(folder: Path) -> str:
     try:
         who = json.loads((folder / NAME).read_text(encoding="utf-8"))
         return f"process {who['pid']} on {who['host']} since {who['since']}"
@@ -51,7 +53,7 @@ def holder(folder: Path) -> str:
         return "another process"
 
 
-class Stop:
+class StopRequest:
     """Set by the first Ctrl-C or SIGTERM; the second stops at once."""
 
     number = 0
@@ -66,9 +68,9 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Stop]:
+def defer_signals() -> Iterator[StopRequest]:
     """While inside, asking to stop only sets a flag; the loop looks at it when a round is done."""
-    stop = Stop()
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop
         return

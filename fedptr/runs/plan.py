@@ -90,7 +90,7 @@ class Plan:
 
     def tables(self) -> Tables:
         tables: Tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self)}
-        tables["method"] = {"name": methods.address(type(self.method)), **tables["method"]}
+        tables["method"] = {"name": methods.method_address(type(self.method)), **tables["method"]}
         return tables
 
 
@@ -177,7 +177,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
             raise methods.unknown_method_error(f"methods.{name}", name)
         if not isinstance(table, Mapping):
             raise UserError(f"methods.{name} must be a section like [methods.{name}], not {format_value(table)}")
-        build_settings(methods.get(name), table, f"methods.{name}")
+        build_settings(methods.find_method(name), table, f"methods.{name}")
 
 
 def _method(tables: Mapping[str, Any]) -> Method:
@@ -187,12 +187,12 @@ def _method(tables: Mapping[str, Any]) -> Method:
         raise UserError(f"method.name must be text, not {format_value(name)}")
     if not methods.is_known(name):
         raise UserError(f"method.name: {methods.unknown_method_error(name, name)}")
-    return build_settings(methods.get(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
+    return build_settings(methods.find_method(name), {**tables.get("methods", {}).get(name, {}), **chosen}, "method")
 
 
 def tables_for_method(tables: Tables, name: str) -> Tables:
     """The tables with another method; shared `[method]` settings go to those that have them, before their own."""
-    known = {f.name for f in fields(methods.get(name))}
+    known = {f.name for f in fields(methods.find_method(name))}
     shared = {key: value for key, value in tables.get("method", {}).items() if key in known}
     return {**tables, "method": {"name": name, **shared, **tables.get("methods", {}).get(name, {})}}
 
@@ -216,7 +216,7 @@ def _with_changed_defaults(tables: Tables, names: Sequence[str], value: Callable
     places: list[tuple[tuple[str, ...], Any, Any]] = [
         ((section,), spec.default_factory, {}) for section, spec in SECTIONS.items() if section != "method"
     ]
-    places += [(("methods", name), methods.get(name), chosen) for name in names]
+    places += [(("methods", name), methods.find_method(name), chosen) for name in names]
     result = copy.deepcopy(tables)
     for path, cls, shared in places:
         for spec in fields(cls):

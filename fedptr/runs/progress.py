@@ -12,7 +12,7 @@ LINES = 10  # about this many lines per run where there is no terminal
 
 
 @contextmanager
-def progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+def show_progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yields the function to call with every round's record."""
     began = time.perf_counter()
     accuracy, done = "     –", 0  # until the first evaluation; rounds seen here, which after a resume are not all

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 NAME = "rounds.jsonl"
 
 
-class History:
+class RoundsFile:
     """The open file, with a running checksum."""
 
     def __init__(self, folder: Path, header: Header | None = None) -> None:
@@ -36,7 +36,7 @@ class History:
 
     def append(self, record: Record) -> None:
         """On the disk before the checkpoint that counts on it."""
-        line = (json.dumps(jsonable(record), allow_nan=False) + "\n").encode()
+        line = (json.dumps(to_json_values(record), allow_nan=False) + "\n").encode()
         self.file.write(line)
         flush_to_disk(self.file)
         self.digest.update(line)
@@ -85,10 +85,10 @@ def vouched_lines(folder: Path, header: Header) -> bytes:
     return kept
 
 
-def jsonable(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """JSON has no NaN or infinity: null stands for both."""
     if isinstance(value, dict):
-        return {str(key): jsonable(item) for key, item in value.items()}
+        return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [jsonable(item) for item in value]
+        return [to_json_values(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ checkpoint/          the last two checkpoints; one when the run is finished; whi
                      memory has no room for
 audit/               what `fedptr audit` found, and the shadow models it trained
 summary.json         the result, its cost, and what it was made with
+class_scores.json    the final global model's accuracy on every class, and what it confuses
 weights.safetensors  the final global model, by parameter name
 tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
 """
@@ -27,19 +28,21 @@ from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
-from fedptr.core.federation import Run, VisitCohort, federate
+from fedptr.core.federation import Run, federate
+from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.runs import auxiliary_pictures, auxiliary_sets, extend, trackers
+from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend, trackers
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import CheckpointStore
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.class_scores import write_class_scores
+from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.folder import CHECKPOINTS
-from fedptr.runs.lock import Stop, StoppedError, locked, stoppable
+from fedptr.runs.lock import StoppedError, StopRequest, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan
-from fedptr.runs.rounds_file import History, Record, whole_lines
+from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
 from fedptr.runs.same_run import check_same_plan, identity_text
 
 Show = Callable[[Record], None]
@@ -53,7 +56,7 @@ def in_process(plan: Plan, experiment: Experiment) -> Iterator[None]:
     yield None
 
 
-def execute(
+def start_run(
     plan: Plan, experiment: Experiment, out: Path, show: Show, engine: Engine = in_process
 ) -> tuple[Record, list[Record]]:
     """Trains into an empty folder; returns the summary and every round's record. `show` gets them as they come."""
@@ -61,7 +64,7 @@ def execute(
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
-            return run_rounds(plan, experiment, out, show, state_store, None, History(out), engine)
+            return run_rounds(plan, experiment, out, show, state_store, None, RoundsFile(out), engine)
 
 
 def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
@@ -72,7 +75,7 @@ def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | No
     return None
 
 
-def resume(
+def resume_run(
     plan: Plan, out: Path, show: Show, engine: Engine = in_process, rounds: int | None = None
 ) -> tuple[Record, list[Record]]:
     """Goes on after the newest sound checkpoint, as if the run had never been stopped.
@@ -83,11 +86,12 @@ def resume(
     with locked(out):
         extend.check_extension(out, plan, rounds)
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
-        experiment = prepare(kept)
+        experiment = prepare_experiment(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
             start, history = load_newest_checkpoint(out, plan, same, device, state_store)
-            if start is None and plan.run.checkpoint_every and len(whole_lines(out)) > plan.run.checkpoint_every:
+            every = plan.run.checkpoint_every
+            if start is None and every and extend.would_lose_progress(out, every):
                 raise UserError(
                     f"the checkpoints of {out} are gone; start it again with `fedptr run` and another --out"
                 )
@@ -96,7 +100,7 @@ def resume(
                 plan = extend.extend_run(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
-            return run_rounds(plan, experiment, out, show, state_store, start, history or History(out), engine)
+            return run_rounds(plan, experiment, out, show, state_store, start, history or RoundsFile(out), engine)
 
 
 def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStore:
@@ -115,7 +119,7 @@ def run_rounds(
     show: Show,
     state_store: StateStore,
     start: Run | None,
-    history: History,
+    history: RoundsFile,
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
@@ -129,17 +133,17 @@ def run_rounds(
         contextlib.closing(history),
         trackers.track_rounds(out, history.records) as track,
         engine(plan, experiment) as visits,
-        stoppable() as stop,
+        defer_signals() as stop,
     ):
 
         def look(run: Run) -> None:
             show(run.record)
             track(run.record)
-            if auxiliary_pictures.due(plan.output.pictures, run.round, total):
-                auxiliary_pictures.save(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
-            auxiliary_sets.keep(run, out, plan.output.sets, total)
+            if auxiliary_pictures.is_picture_due(plan.output.pictures, run.round, total):
+                auxiliary_pictures.save_picture(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
+            auxiliary_sets.keep_sets(run, out, plan.output.sets, total)
 
-        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, p.privacy)
+        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, p.privacy, e.client_tests)
         runs = federate(p.method, e.task, e.clients, *asked)
         run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
     return finish_run(plan, experiment, out, run, store, history), history.records
@@ -151,10 +155,10 @@ def record_rounds(
     runs: Iterable[Run],
     start: Run | None,
     store: CheckpointStore,
-    history: History,
+    history: RoundsFile,
     look: Callable[[Run], None],
     same: Callable[[], Header],
-    stop: Stop | None = None,
+    stop: StopRequest | None = None,
 ) -> Run:
     """Records every round, lets `look` see it, and saves a checkpoint with the header of `same`; returns the last."""
     if start is not None:
@@ -175,11 +179,14 @@ def record_rounds(
 
 
 def finish_run(
-    plan: Plan, experiment: Experiment, out: Path, run: Run, store: CheckpointStore, history: History, **more: Any
+    plan: Plan, experiment: Experiment, out: Path, run: Run, store: CheckpointStore, history: RoundsFile, **more: Any
 ) -> Record:
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
     summaries.save_weights(run, experiment, out / "weights.safetensors")
-    summary = summaries.summarise(plan, experiment, run, history) | more
+    if len(experiment.test):
+        names = tuple(map(str, experiment.dataset.classes))
+        write_class_scores(out / class_scores.NAME, experiment.task, names, run, experiment.test)
+    summary = summaries.summarise_run(plan, experiment, run, history) | more
     summaries.write_summary(out, summary)
     store.prune(1)
     summaries.print_advice(summary)
@@ -193,7 +200,7 @@ def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
 
 def load_newest_checkpoint(
     out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
-) -> tuple[Run | None, History | None]:
+) -> tuple[Run | None, RoundsFile | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
     store, problems = CheckpointStore(out / CHECKPOINTS, state_store), []
     for round_ in store.rounds():
@@ -204,7 +211,7 @@ def load_newest_checkpoint(
                 if header.get(what) != same[what]:
                     words = "changed since the run was started; undo that, or start another run"
                     raise UserError(f"the {what} of {out} {words}")
-            history = History(out, header)
+            history = RoundsFile(out, header)
         except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")
             continue

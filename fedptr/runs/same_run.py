@@ -9,6 +9,9 @@ Every setting declares what it affects (`fedptr.settings.setting`):
 A run is resumed if nothing changed that affects its result or its cost. Recipes share runs with the same result, the
 seed and the number of rounds aside. The report averages over runs that differ in their seeds alone.
 
+A method is known by its name, and one that has no name here by its module and class: two plug-ins of the same name are
+two methods.
+
 A setting that has its baseline, the default it had when it was added, is not part of a run's identity. So neither a
 new setting nor a changed default turns a finished run into another.
 """
@@ -25,6 +28,7 @@ from typing import Any
 import tomli_w
 
 from fedptr.errors import UserError
+from fedptr.methods import method_address
 from fedptr.runs.plan import Plan, load_plan, parse_toml, with_rounds
 from fedptr.settings import Effect, baseline_of, effect_of
 
@@ -39,7 +43,7 @@ def all_settings(plan: Plan) -> Iterator[tuple[str, Any, Field[Any]]]:
     for section in fields(plan):
         part = getattr(plan, section.name)
         if section.name == "method":
-            yield METHOD, plan.method.name, NAME
+            yield METHOD, method_address(type(plan.method)), NAME
         for spec in fields(part):
             yield f"{section.name}.{spec.name}", getattr(part, spec.name), spec
 
@@ -106,8 +110,8 @@ def changed_settings(before: str, plan: Plan) -> str:
     if not before.startswith("{"):
         return ""
     told = json.loads(before)
-    if told[METHOD] != plan.method.name:
-        return f"{METHOD} was {told[METHOD]} and is {plan.method.name}"
+    if told[METHOD] != (method := method_address(type(plan.method))):
+        return f"{METHOD} was {told[METHOD]} and is {method}"
     both = (
         (place, told.get(place, baseline_of(spec)), value)
         for place, value, spec in all_settings(plan)

@@ -17,14 +17,15 @@ import torch
 
 import fedptr
 from fedptr.atomic_files import DamagedFileError, replace_atomically, write_text
+from fedptr.core.client_scores import describe_spread
 from fedptr.core.federation import Run
 from fedptr.data import dataset
 from fedptr.messages import print_notice
-from fedptr.methods import get, is_known
-from fedptr.methods.ptr.combine import called
+from fedptr.methods import find_method, is_known
+from fedptr.methods.ptr.combine import ptr_setting_name
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
-from fedptr.runs.rounds_file import History, Record, jsonable, read_lines
+from fedptr.runs.rounds_file import Record, RoundsFile, read_lines, to_json_values
 
 NAME = "summary.json"
 PLAN = "plan.toml"
@@ -32,14 +33,15 @@ OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256"
 LAST = 5  # the paper's headline number is the mean accuracy of this many last rounds
 
 
-def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) -> Record:
+def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsFile) -> Record:
     records = history.records
     return {
         "method": plan.method.name,
         "dataset": experiment.dataset.name,
         "rounds": run.round,
         "seed": plan.run.seed,
-        **measured(records, plan.run.eval_every),
+        **measure_rounds(records, plan.run.eval_every),
+        **({"personal_adapts": plan.method.adapts} if plan.method.personalised else {}),
         **describe_privacy(plan, records[-1]),
         **describe_matching(records),
         "peak_memory_bytes": peak_memory(),
@@ -54,11 +56,11 @@ def summarise(plan: Plan, experiment: Experiment, run: Run, history: History) ->
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
         "computed": experiment.task.how,
-        "versions": versions(),
+        "versions": list_versions(),
     }
 
 
-def measured(records: list[Record], every: int) -> Record:
+def measure_rounds(records: list[Record], every: int) -> Record:
     """Accuracy and cost of a run that ended with these rounds.
 
     Evaluations count that such a run makes: every N rounds, and after the last. A run that was continued has one
@@ -66,18 +68,34 @@ def measured(records: list[Record], every: int) -> Record:
     """
     last = records[-1]
     due = [record for record in records if record["round"] % every == 0 or record is last]
-    accuracies = [record["test_accuracy"] for record in due if "test_accuracy" in record]
+    evaluated = [record for record in due if "test_accuracy" in record] or [{"test_accuracy": math.nan}]
+    accuracies = [record["test_accuracy"] for record in evaluated]
     seconds = sum(record["seconds"]["total"] for record in records)
     return {
         "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
         "accuracy_best": max(accuracies),
         "accuracy_final": accuracies[-1],
-        "loss_final": last["test_loss"],
+        "loss_final": evaluated[-1].get("test_loss", math.nan),
         "seconds": seconds,
         "seconds_per_round": seconds / len(records),
         "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
         "dropped": sum(len(record.get("dropped", ())) for record in records),
+        **describe_clients(due),
     }
+
+
+def describe_clients(records: list[Record]) -> Record:
+    """How accuracy on the clients' own test data is spread over clients, mean of the last evaluated rounds.
+
+    `clients_global` is of the global model, `clients_personal` of the models that methods give to their clients.
+    """
+    tests = [record["client_tests"] for record in records if "client_tests" in record][-LAST:]
+    found: Record = {}
+    for name, entry in (("clients_global", "accuracy"), ("clients_personal", "personal_accuracy")):
+        spreads = [describe_spread(one[entry], one["tests"]) for one in tests if entry in one]
+        if spreads:
+            found[name] = {what: statistics.fmean(spread[what] for spread in spreads) for what in spreads[0]}
+    return found
 
 
 def summary_at_round(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
@@ -88,7 +106,7 @@ def summary_at_round(summary: Record, records: list[Record], rounds: int, every:
     known = {name: value for name, value in summary.items() if name not in OF_THE_END}
     if "privacy" in summary:
         known["privacy"] = {**summary["privacy"], "epsilon": first[-1]["epsilon"]}
-    return {**known, "rounds": rounds, **measured(first, every), **describe_matching(first)}
+    return {**known, "rounds": rounds, **measure_rounds(first, every), **describe_matching(first)}
 
 
 def describe_privacy(plan: Plan, last: Record) -> Record:
@@ -112,7 +130,7 @@ def print_advice(summary: Record) -> None:
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
         name = summary["method"]
-        beta = called(get(name), "beta") if is_known(name) else "beta"
+        beta = ptr_setting_name(find_method(name), "beta") if is_known(name) else "beta"
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         print_notice(
             f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "
@@ -121,30 +139,31 @@ def print_advice(summary: Record) -> None:
 
 
 def write_summary(folder: Path, summary: Record) -> None:
-    """With checksums of itself and of the plan beside it, by which `finished` knows that they are whole."""
+    """With checksums of itself and of the plan beside it, by which `read_finished` knows that they are whole."""
     if (folder / PLAN).exists():
         summary["plan_sha256"] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
-    write_text(folder / NAME, json.dumps({**jsonable(summary), "sha256": digest(summary)}, indent=2) + "\n")
+    sealed = {**to_json_values(summary), "sha256": summary_digest(summary)}
+    write_text(folder / NAME, json.dumps(sealed, indent=2) + "\n")
 
 
 def read_finished(folder: Path) -> tuple[Record, list[Record]]:
-    """The summary and the rounds of a run that is complete; raises DamagedError where it is not, or not sound."""
-    return read(folder, 0)
+    """The summary and the rounds of a run that is complete; raises DamagedFileError where it is not, or not sound."""
+    return read_result(folder, 0)
 
 
 def read_once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
     """The same; of a run that is to have more rounds by now, as the plan says, as it was when it was last finished."""
-    return read(folder, plan.run.rounds)
+    return read_result(folder, plan.run.rounds)
 
 
-def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
+def read_result(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
         summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
         lines = read_lines(folder)
         continued = int(summary["rounds"]) < rounds
         own = lines[: int(summary["rounds"])] if continued else lines
         told = hashlib.sha256(b"".join(own)).hexdigest()
-        if summary.pop("sha256") != digest(summary) or summary["rounds_sha256"] != told:
+        if summary.pop("sha256") != summary_digest(summary) or summary["rounds_sha256"] != told:
             raise DamagedFileError(f"{folder} was changed since its run was finished")
         plan = summary.get("plan_sha256")  # runs of early versions did not tell
         if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
@@ -154,11 +173,11 @@ def read(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
         raise DamagedFileError(f"{folder} holds no finished run ({error})") from None
 
 
-def digest(summary: Record) -> str:
-    return hashlib.sha256(json.dumps(jsonable(summary), sort_keys=True).encode()).hexdigest()
+def summary_digest(summary: Record) -> str:
+    return hashlib.sha256(json.dumps(to_json_values(summary), sort_keys=True).encode()).hexdigest()
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     return {
         "fedptr": fedptr.__version__,
         "python": platform.python_version(),

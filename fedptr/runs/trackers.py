@@ -68,7 +68,7 @@ class MLflow:
             experiment = found.experiment_id if found else self.client.create_experiment("fedptr")
             self.run = self.client.create_run(experiment, run_name=label if label != "." else out.name).info.run_id
             path.write_text(self.run + "\n", encoding="utf-8")
-            params = parameters(out)
+            params = plan_parameters(out)
             for k in range(0, len(params), 100):  # more at once are refused
                 self.client.log_batch(self.run, params=params[k : k + 100])
         known = self.client.get_run(self.run).data.metrics
@@ -85,7 +85,7 @@ class MLflow:
         self.client.set_terminated(self.run, "FINISHED" if complete else "KILLED")
 
 
-def parameters(out: Path) -> list[Any]:
+def plan_parameters(out: Path) -> list[Any]:
     """Every setting of the run's plan."""
     from mlflow.entities import Param
 
@@ -115,7 +115,7 @@ def mark_trackers(out: Path, names: Sequence[str]) -> None:
         (out / name).mkdir(exist_ok=True)
 
 
-def places(out: Path) -> Iterator[tuple[str, Path, str]]:
+def find_trackers(out: Path) -> Iterator[tuple[str, Path, str]]:
     """The trackers of a run's folder: name, store, and the run's label in it."""
     above = out.resolve().parents
     roots = [out.resolve(), *([above[1]] if len(above) > 1 and (above[1] / COMPARISON).exists() else [])]
@@ -145,9 +145,9 @@ def track_rounds(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Rec
             print_notice(f"{name} gets no more of {out} ({' '.join(str(error).split())}); rounds.jsonl has everything")
 
     def feed(record: Record) -> None:
-        each(lambda tracker: tracker.log(record["round"], scalars(record)))
+        each(lambda tracker: tracker.log(record["round"], record_scalars(record)))
 
-    for name, store, label in places(out):
+    for name, store, label in find_trackers(out):
         check_trackers([name])
         attempt(name, partial(start, name, store, label))
     for record in records:
@@ -160,10 +160,11 @@ def track_rounds(out: Path, records: Sequence[Record]) -> Iterator[Callable[[Rec
     each(lambda tracker: tracker.close(True))
 
 
-def scalars(record: Record) -> dict[str, float]:
+def record_scalars(record: Record) -> dict[str, float]:
     """A record's numbers under one name each; of the clients', the mean.
 
-    >>> scalars({"round": 3, "loss": 0.5, "cohort": [1, 2], "clients": [{"id": 1, "beta": 1}, {"id": 2, "beta": 2}]})
+    >>> clients = [{"id": 1, "beta": 1}, {"id": 2, "beta": 2}]
+    >>> record_scalars({"round": 3, "loss": 0.5, "cohort": [1, 2], "clients": clients})
     {'loss': 0.5, 'cohort': 2.0, 'clients/beta': 1.5}
     """
     found: dict[str, float] = {}
@@ -171,17 +172,17 @@ def scalars(record: Record) -> dict[str, float]:
         if name == "clients":
             keys = dict.fromkeys(key for client in value for key in client if key != "id")
             for key in keys:
-                numbers = [number for client in value if (number := finite(client.get(key))) is not None]
+                numbers = [number for client in value if (number := finite_or_none(client.get(key))) is not None]
                 if numbers:
                     found[f"clients/{key}"] = sum(numbers) / len(numbers)
         elif name in ("cohort", "dropped"):
             found[name] = float(len(value))
         elif name != "round":
             inner = {f"{name}/{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-            found |= {key: number for key, item in inner.items() if (number := finite(item)) is not None}
+            found |= {key: number for key, item in inner.items() if (number := finite_or_none(item)) is not None}
     return found
 
 
-def finite(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """A number, or None for everything that is no point of a curve."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,7 +1,7 @@
 """The oracle: federated problems whose optimum is known, solved through the real engine.
 
 A sample (v, k) has the loss ½ (w − v)ᵀ A_k (w − v): classes differ in curvature, clients hold different classes, so
-their optima differ and the global one is the solution of a linear system. SCAFFOLD, FedDyn and FedDC must reach it
+their optima differ, and the global optimum is the solution of a linear system. SCAFFOLD, FedDyn and FedDC must reach it
 at any participation; FedAvg and FedProx with several local steps must not.
 """
 
@@ -20,7 +20,7 @@ from fedptr.core.task import Differentiable
 from fedptr.types import Batch, Layer
 
 
-class Quadratic(Differentiable):
+class QuadraticTask(Differentiable):
     """One symmetric positive definite matrix per class; parameters, images and optimum live in the same space."""
 
     def __init__(self, A: Tensor) -> None:
@@ -40,7 +40,7 @@ class Quadratic(Differentiable):
         return losses.mean()
 
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The features are w − v, of which the loss is a quadratic form."""
+        """The features w − v, and the losses, which are quadratic forms of them."""
         d = w - batch.x
         return d, 0.5 * torch.einsum("ni,nij,nj->n", d, self.A[batch.y], d)
 
@@ -55,8 +55,8 @@ class Quadratic(Differentiable):
 
 
 @dataclass(frozen=True)
-class Problem:
-    task: Quadratic
+class QuadraticProblem:
+    task: QuadraticTask
     clients: list[Samples]
 
     def optimum(self, weighted: bool = False) -> Tensor:
@@ -71,7 +71,7 @@ class Problem:
         return solution
 
 
-def problem(seed: int, clients: int = 10, classes: int = 5, d: int = 8) -> Problem:
+def make_problem(seed: int, clients: int = 10, classes: int = 5, d: int = 8) -> QuadraticProblem:
     """Random curvatures between ½ and 3; every client has one or two classes and its own centre."""
     g = torch.Generator().manual_seed(seed)
 
@@ -86,14 +86,16 @@ def problem(seed: int, clients: int = 10, classes: int = 5, d: int = 8) -> Probl
         m = int(torch.randint(2, 12, (), generator=g))
         y = torch.tensor([i % classes, (i + 1 + i // classes) % classes])[torch.randint(2, (m,), generator=g)]
         sets.append(Samples(3 * normal(d) + normal(m, d), y))
-    return Problem(Quadratic(A), sets)
+    return QuadraticProblem(QuadraticTask(A), sets)
 
 
 LOCAL = Local(lr=0.1, momentum=0.0, batch=100, epochs=5)  # five full-batch steps: enough for FedAvg to drift
 
 
-def error(method: Method, at: Problem, participation: float, rounds: int, local: Local = LOCAL, seed: int = 0) -> float:
-    """‖w − w*‖ / ‖w*‖ after this many rounds, against the optimum the method's averaging aims at."""
+def measure_error(
+    method: Method, at: QuadraticProblem, participation: float, rounds: int, local: Local = LOCAL, seed: int = 0
+) -> float:
+    """‖w − w*‖ / ‖w*‖ after this many rounds, with w* the optimum for the method's weighting of clients."""
     weighted = any(getattr(method, name, False) for name in ("weighted", "weighted_controls"))
     best = at.optimum(weighted or (method.weighting == "samples"))
     how = Rounds(rounds=rounds, participation=participation, seed=seed)

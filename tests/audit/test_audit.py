@@ -176,16 +176,16 @@ def test_each_side_has_its_own_spread() -> None:
     """The authors' code takes σ_out from the IN scores."""
     inside = draw_halves(500, 64, seed=1)
     phi = np.where(inside, rng(1).normal(4, 0.5, (64, 500)), rng(2).normal(0, 2.0, (64, 500)))
-    own, other = lira.fit_side(phi, inside, "shared"), lira.fit_side(phi, ~inside, "shared")
+    own, other = lira.fit_gaussians(phi, inside, "shared"), lira.fit_gaussians(phi, ~inside, "shared")
     assert own.sigma == pytest.approx(0.5, rel=0.02)
     assert other.sigma == pytest.approx(2.0, rel=0.02)
-    assert lira.fit_side(phi, inside, "example").sigma.shape == (500,)
+    assert lira.fit_gaussians(phi, inside, "example").sigma.shape == (500,)
 
 
 def test_the_shared_spread_is_not_that_between_examples() -> None:
     inside = draw_halves(2000, 8, seed=1)
     phi = rng(1).normal(0, 10, 2000) + rng(2).normal(0, 1.0, (8, 2000))
-    assert lira.fit_side(phi, inside, "shared").sigma == pytest.approx(1.0, rel=0.1)
+    assert lira.fit_gaussians(phi, inside, "shared").sigma == pytest.approx(1.0, rel=0.1)
 
 
 def test_two_shadows_are_enough_to_be_finite() -> None:

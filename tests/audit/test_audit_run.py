@@ -284,13 +284,13 @@ def test_sets_are_kept_when_asked_for(fedptr_run: Path, tmp_path: Path) -> None:
     plan["output"] |= {"sets": 4}
     (tmp_path / "plan.toml").write_text(tomli_w.dumps(plan))
     assert main(["run", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]) == 0
-    kept = auxiliary_sets.load(tmp_path / "out")
+    kept = auxiliary_sets.load_sets(tmp_path / "out")
     assert list(kept) == [1, 4, 6]
     assert kept[1]["client0"]["X"].shape == (30, 1, 8, 8)
     assert not torch.equal(kept[1]["client0"]["X"], kept[6]["client0"]["X"])
     a, b = (json.loads((folder / "summary.json").read_text()) for folder in (fedptr_run, tmp_path / "out"))
     assert a["weights_sha256"] == b["weights_sha256"], "it decides nothing"
-    assert not auxiliary_sets.load(fedptr_run)
+    assert not auxiliary_sets.load_sets(fedptr_run)
 
 
 # What it builds on

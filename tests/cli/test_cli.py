@@ -88,7 +88,7 @@ def test_methods_are_listed_with_idea_cost_and_citation(capsys: Capture, monkeyp
     for method in all_methods().values():
         assert method.idea in text
         assert method.cite in text
-        assert " · ".join(f"{name} {value}" for name, value in method.cost.in_words().items()) in text
+        assert " · ".join(f"{name} {value}" for name, value in method.cost_in_words().items()) in text
     assert len(lines) <= 5 * len(all_methods()) + 4
 
 
@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capture, monkeypatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "rounds.jsonl")
 
-    monkeypatch.setattr("fedptr.runs.runner.execute", full)
+    monkeypatch.setattr("fedptr.runs.runner.start_run", full)
     assert "rounds.jsonl: No space left on device" in refused(capsys, "run", *TINY, "--out", str(tmp_path / "out"))
 
 

@@ -13,7 +13,7 @@ from fedptr.compute.blocks import BlockedTask
 from fedptr.compute.choose import LONG, choose_backend, count_cores, estimate_flops
 from fedptr.core.federation import federate
 from fedptr.core.task import Classification
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import Plan, check_plan
 
 
@@ -48,7 +48,7 @@ def test_the_number_of_threads_does_not_change_a_run(method: dict[str, Any], mon
     ends = []
     for threads in (1, 3):
         p = plan(method, rounds=4, threads=threads)
-        e = prepare(p)
+        e = prepare_experiment(p)
         assert isinstance(e.task, BlockedTask)
         assert e.task.block < 16
         assert e.task.threads == threads
@@ -61,7 +61,7 @@ def test_the_number_of_threads_does_not_change_a_run(method: dict[str, Any], mon
 
 def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
     def compiled(p: Plan) -> bool:
-        task = prepare(p).task
+        task = prepare_experiment(p).task
         return isinstance(task, BlockedTask) and task.compiled
 
     assert not compiled(plan())
@@ -71,7 +71,7 @@ def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
 
 
 def test_work_is_counted_from_the_plan() -> None:
-    task = prepare(plan()).task
+    task = prepare_experiment(plan()).task
     once = estimate_flops(plan(rounds=1), task, 200)
     per_image = once / 200
     assert per_image > 6 * (9 * 4 * 64), "three passes, two operations for every product of the first layer at least"
@@ -99,6 +99,6 @@ def test_a_model_without_activations_is_no_problem() -> None:
 
 
 def test_all_cores_are_used_by_default() -> None:
-    task = prepare(plan(threads=0)).task
+    task = prepare_experiment(plan(threads=0)).task
     assert isinstance(task, BlockedTask)
     assert task.threads == count_cores() >= 1

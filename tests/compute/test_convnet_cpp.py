@@ -22,9 +22,9 @@ from fedptr.core.federation import federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.methods.ptr import matching
-from fedptr.methods.ptr.matching import Auxiliary, Matching, draw_steps, meta_gradient
+from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, draw_steps, meta_gradient
 from fedptr.models.networks import MLP, ConvNet
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import check_plan
 from fedptr.types import Batch
 
@@ -164,7 +164,7 @@ def test_matching_with_and_without_room(R: int, monkeypatch: pytest.MonkeyPatch)
     task = fast(plain)
     w, batch, a = work(plain, 7)
     aux = Auxiliary(batch.x, batch.y, torch.tensor(0.05).double(), torch.zeros_like(batch.x), torch.tensor(0.0))
-    how = Matching(H=1, R=R, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=3, dsa=True)
+    how = MatchingSettings(H=1, R=R, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=3, dsa=True)
     steps = draw_steps(how, 7, plain.shape, torch.Generator().manual_seed(1), torch.Generator().manual_seed(2))
     L, gX, gbeta = meta_gradient(plain, w, w + 0.01 * a, aux, steps)
     one = task.room(3)
@@ -256,7 +256,7 @@ def test_a_run_is_the_same_up_to_rounding() -> None:
     ends = {}
     for compile in ("on", "off"):
         p = plan(compile=compile)
-        e = prepare(p)
+        e = prepare_experiment(p)
         *_, run = federate(p.method, e.task, e.clients, e.test, p.run, p.local)
         ends[e.task.how] = run.w
     assert set(ends) == {"winograd", "blocks"}
@@ -280,7 +280,7 @@ def test_without_a_compiler_it_goes_on_without(
     monkeypatch.setattr(cpp_extension, "COMPILERS", ())
     p = plan(compile="auto")
     monkeypatch.setattr("fedptr.compute.choose.SHORT", 0.0)
-    assert prepare(p).task.how == "blocks"
+    assert prepare_experiment(p).task.how == "blocks"
     said = capsys.readouterr().err
     assert said.count("convnet.cpp is not used (") == 1
     assert reason in said

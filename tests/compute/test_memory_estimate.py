@@ -18,7 +18,7 @@ from fedptr.compute.memory_estimate import Estimate, Footprint, estimate_memory,
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build_model
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import check_plan
 
 Capture = pytest.CaptureFixture[str]
@@ -332,4 +332,4 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: None)
-    prepare(check_plan({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))
+    prepare_experiment(check_plan({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))

@@ -35,8 +35,9 @@ def runs(
     world: World, name: str, state_store: StateStore | None = None, store: CheckpointStore | None = None, **how: object
 ) -> list[Run]:
     rounds = Rounds(**{"rounds": 8, "participation": part_for(name, 0.5), **how})
-    kept = []
-    for run in federate(quick(name), world.task, world.clients, world.test, rounds, LOCAL, state_store=state_store):
+    kept, method = [], quick(name)
+    asked = (method, world.task_for(method), world.clients, world.test, rounds, LOCAL)
+    for run in federate(*asked, state_store=state_store):
         kept.append(run)
         if store is not None:
             store.save(run, {})

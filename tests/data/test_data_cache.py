@@ -121,12 +121,12 @@ def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch, capsys):
 def test_check_finds_silent_damage_in_the_cache(source, tmp_path, capsys):
     load.load_dataset(source)
     folder = cache_of(tmp_path)
-    commands.check(commands_args(source))
+    commands.check_dataset(commands_args(source))
     assert f"{folder} agrees" in capsys.readouterr().out
     content = bytearray((folder / "train_x.npy").read_bytes())
     content[-1] ^= 1
     (folder / "train_x.npy").write_bytes(content)
-    commands.check(commands_args(source))
+    commands.check_dataset(commands_args(source))
     assert "was damaged and has been removed" in capsys.readouterr().out
     assert not folder.exists()
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedptr.data.dataset import Dataset, take_subset
 from fedptr.errors import UserError
-from fedptr.reproduce.recipe import load
+from fedptr.reproduce.recipe import load_recipe
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import DataPlan
 
@@ -58,8 +58,8 @@ def test_numbered_subsets_share_no_image() -> None:
 
 
 def test_tuning_is_on_other_images_than_the_reported() -> None:
-    recipes = [load("tuning"), load("global-methods")]
-    tuning, reported = (one.plan(one.rows[0], one.columns[0], "cpu", 0).data for one in recipes)
+    recipes = [load_recipe("tuning"), load_recipe("global-methods")]
+    tuning, reported = (one.make_plan(one.rows[0], one.columns[0], "cpu", 0).data for one in recipes)
     assert (tuning.subset, tuning.subset_test, tuning.seed) == (reported.subset, reported.subset_test, reported.seed)
     assert (tuning.number, reported.number) == (1, 0)
 

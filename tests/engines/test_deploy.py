@@ -145,11 +145,13 @@ def test_a_node_imports_no_model_that_it_does_not_name(tmp_path: Path, monkeypat
     agreed = make_agreement([node.make_offer()], ()).to_words()
 
     def order(asked: Plan) -> Parcel:
-        words = {"kind": "evaluate", "protocol": PROTOCOL, "plan": asked.toml(), "agreement": agreed}
+        site = {"client": 0, "clients": 1, "numbers": 1, "size": node.size, "share": 1.0, "part": 1.0, "round": 0}
+        which = {"experiment": "0" * 16, "attempt": 1, "base": None, "floor": 0, "purpose": "evaluate"}
+        words = {"kind": "visit", "protocol": PROTOCOL, "plan": asked.toml(), "agreement": agreed, **site, **which}
         return Parcel(words, state_to_blocks({"x": torch.zeros(64 * 2 + 2)}))
 
     other = plan(model={"name": "other_model:make"})
-    assert node.answer(order(ours)).words["kind"] == "evaluated"
+    assert node.answer(order(ours)).words["kind"] == "visited"
     assert "other_model:make, which node.models" in node.answer(order(other)).words["reason"]
     assert [Path(name).exists() for name in ("hospital_model", "other_model")] == [True, False]
     folder = node.plan.folder

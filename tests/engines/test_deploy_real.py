@@ -28,7 +28,7 @@ from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import launch_run
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.summary import read_finished
 
 pytestmark = pytest.mark.real
@@ -48,7 +48,7 @@ METHODS = list(all_methods()) if os.environ.get("FEDPTR_ALL_METHODS") else KINDS
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation3]:
     """A server and three nodes that stay for several tests."""
     plan = plan_for("fedavg")
-    with federation(tmp_path_factory.mktemp("three") / "f", plan, prepare(plan).split) as lab:
+    with federation(tmp_path_factory.mktemp("three") / "f", plan, prepare_experiment(plan).split) as lab:
         yield lab
 
 
@@ -89,7 +89,7 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
     open_ = planning.check_plan({**tables, "privacy": privacy})
     runs = in_process(open_)
     found = safetensors.torch.load_file(three.run / "weights.safetensors")
-    for name, value in prepare(open_).task.parameters(runs[-1].w).items():
+    for name, value in prepare_experiment(open_).task.parameters(runs[-1].w).items():
         assert torch.allclose(found[name], value, atol=1e-4)
     moving(runs)
     records = [json.loads(line) for line in (three.run / "rounds.jsonl").read_text().splitlines()]
@@ -103,7 +103,7 @@ def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -
     """One of three is killed and comes back, a fourth joins, one is late, the server is killed: the run goes on."""
     plan = plan_for("scaffold", clients=4, rounds=500)
     rules = {"min_nodes": 2, "min_replies": 2, "round_timeout": 20.0, "patience": 120.0}
-    with federation(tmp_path / "f", plan, prepare(plan).split, **rules) as lab:
+    with federation(tmp_path / "f", plan, prepare_experiment(plan).split, **rules) as lab:
         lab.begin()
         lab.reach(1)
         lab.kill("c")
@@ -134,7 +134,7 @@ def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -
 @faults
 def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does(tmp_path: Path) -> None:
     plan = plan_for("fedptr", rounds=12)
-    with federation(tmp_path / "f", plan, prepare(plan).split, min_replies=3, round_timeout=60.0) as lab:
+    with federation(tmp_path / "f", plan, prepare_experiment(plan).split, min_replies=3, round_timeout=60.0) as lab:
         lab.begin()
         lab.reach(2)
         lab.kill("superlink", alone=True)
@@ -154,7 +154,7 @@ def test_a_killed_server_and_restarted_nodes_end_where_an_uninterrupted_run_does
 def test_strangers_are_refused(tmp_path: Path) -> None:
     """A key nobody registered, another authority, no encryption, and commands from another machine."""
     plan = plan_for("fedavg")
-    with federation(tmp_path / "f", plan, prepare(plan).split, nodes="") as lab:
+    with federation(tmp_path / "f", plan, prepare_experiment(plan).split, nodes="") as lab:
         folder = lab.folder / "nodes" / "a"
         kept = {name: (folder / name).read_bytes() for name in ("key", "key.pub", "ca.crt")}
 

@@ -34,8 +34,9 @@ MATCHING = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"}
 def settings(method: str, participation: float, rounds: int) -> list[str]:
     known = all_methods()[method].__dataclass_fields__
     matching = [f"method.{key}={value}" for key, value in MATCHING.items() if key in known]
+    model = "linear" if all_methods()[method].needs_linear else "mlp"
     return [
-        *("run", "--method", method, "--model", "mlp", "--width", "16", "--rounds", str(rounds), "--batch", "32"),
+        *("run", "--method", method, "--model", model, "--width", "16", "--rounds", str(rounds), "--batch", "32"),
         *("--participation", str(participation), "--set", "machine.threads=1", "--set", "run.eval_every=2"),
         *(part for one in matching for part in ("--set", one)),
     ]

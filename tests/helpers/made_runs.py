@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
 from fedptr.runs import auxiliary_pictures, summary
 from fedptr.runs.plan import Plan, check_plan
-from fedptr.runs.rounds_file import History
+from fedptr.runs.rounds_file import RoundsFile
 
 LAYERS = [f"features.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["classifier.weight"]
 BEST = {"fedavg": 0.86, "fedprox": 0.862, "scaffold": 0.89, "feddyn": 0.94, "feddc": 0.925, "fedptr": 0.91}
 MATCHING = {"fedptr": "client", "fedptr-s": "server"}
 
 
-def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds: int | None = None) -> Plan:
-    """A folder as a run of this plan would leave it; unfinished ones end after `rounds`."""
+Extra = Callable[[Plan, int], dict[str, Any]]
+
+
+def made_run(
+    folder: Path, tables: dict[str, Any], finished: bool = True, rounds: int | None = None, extra: Extra | None = None
+) -> Plan:
+    """A folder as a run of this plan would leave it; unfinished ones end after `rounds`.
+
+    `extra`: what else the record of a round holds.
+    """
     plan = check_plan(tables)
     folder.mkdir(parents=True)
     write_text(folder / "plan.toml", plan.toml())
@@ -32,12 +41,12 @@ def made_run(folder: Path, tables: dict[str, Any], finished: bool = True, rounds
     split = partition(dataset.train_y, len(dataset.classes), plan.split)
     split.save(folder / "split.json")
     rng = np.random.default_rng([plan.run.seed, len(plan.method.name), sum(map(ord, plan.method.name))])
-    history = History(folder)
+    history = RoundsFile(folder)
     last = plan.run.rounds if finished else rounds or plan.run.rounds // 2
     for t in range(1, last + 1):
-        history.append(record(plan, t, rng))
-        if auxiliary_pictures.due(plan.output.pictures, t, plan.run.rounds):
-            auxiliary_pictures.save(state(plan, t, rng), dataset, folder / auxiliary_pictures.FOLDER)
+        history.append({**record(plan, t, rng), **(extra(plan, t) if extra else {})})
+        if auxiliary_pictures.is_picture_due(plan.output.pictures, t, plan.run.rounds):
+            auxiliary_pictures.save_picture(state(plan, t, rng), dataset, folder / auxiliary_pictures.FOLDER)
     history.close()
     if finished:
         summary.write_summary(folder, summarised(plan, history, split.sha256))
@@ -84,10 +93,10 @@ def state(plan: Plan, t: int, rng: np.random.Generator) -> Run:
     return Run(t, {**x, **(owned if who == "server" else {})}, ClientStates({2: owned} if who == "client" else {2: {}}))
 
 
-def summarised(plan: Plan, history: History, split: str) -> dict[str, Any]:
+def summarised(plan: Plan, history: RoundsFile, split: str) -> dict[str, Any]:
     return {
         "method": plan.method.name, "rounds": plan.run.rounds, "seed": plan.run.seed, "layers": LAYERS,
         "parameters": 19970, "weights_sha256": f"{plan.run.seed:064x}", "rounds_sha256": history.digest.hexdigest(),
         "split_sha256": split, "data_sha256": "0" * 64, "data": "digits", "device": "cpu", "threads": 1,
-        "computed": "eagerly", "versions": summary.versions(),
+        "computed": "eagerly", "versions": summary.list_versions(),
     }  # fmt: skip

@@ -11,7 +11,7 @@ from fedptr.engines.flower.client_app import app
 from fedptr.engines.flower.node.simulated_node import make_simulated_node
 from fedptr.engines.flower.server import deployed_run as serving
 from fedptr.engines.flower.wire.local_grid import LocalGrid
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import Plan
 
 Change = Callable[[int, Any], Any]
@@ -24,7 +24,7 @@ class Lab:
         self.folder = folder
         (folder / "plan.toml").write_text(plan.toml())
         (folder / "deploy.toml").write_text(f'[deploy]\nmin_nodes = 3\nevaluate = "server"\npoll = 0.01\n{rules}')
-        prepare(plan).split.save(folder / "split.json")
+        prepare_experiment(plan).split.save(folder / "split.json")
 
     def grid(self, change: Change = lambda node, message: message, count: int = 3) -> LocalGrid:
         make_simulated_node.cache_clear()  # a new process

@@ -8,9 +8,10 @@ from typing import Any
 from small_world import QUICK
 
 from fedptr.core.federation import Run, federate
+from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.summary import weights_sha256
 
@@ -24,15 +25,21 @@ TABLES: dict[str, Any] = {
 }
 
 
+def may_stay(name: str) -> bool:
+    """Whether there are rounds, perhaps all, in which the method's global model does not change."""
+    return all_methods()[name].silent is not Method.silent
+
+
 def plan_for(name: str = "scaffold", clients: int = 3, **run: Any) -> Plan:
     known = all_methods()[name].__dataclass_fields__
     method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
-    tables = {**TABLES, "run": {**TABLES["run"], **run}, "split": {**TABLES["split"], "clients": clients}}
+    linear = {"model": {"name": "linear"}} if all_methods()[name].needs_linear else {}
+    tables = {**TABLES, **linear, "run": {**TABLES["run"], **run}, "split": {**TABLES["split"], "clients": clients}}
     return planning.check_plan({**tables, "method": method})
 
 
 def in_process(plan: Plan) -> list[Run]:
-    e = prepare(plan)
+    e = prepare_experiment(plan)
     asked = (e.test, plan.run, plan.local, plan.faults)
     return list(federate(plan.method, e.task, e.clients, *asked, privacy=plan.privacy))
 

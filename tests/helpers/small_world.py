@@ -11,9 +11,9 @@ from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
-from fedptr.methods import all_methods, make
+from fedptr.methods import all_methods, make_method
 from fedptr.methods.fedavg import FedAvg
-from fedptr.models.networks import MLP
+from fedptr.models.networks import MLP, LinearModel
 from fedptr.privacy.differential import Privacy
 
 SHAPE, CLASSES = (1, 4, 4), 3
@@ -26,7 +26,7 @@ QUICK = {"H": 2, "R": 3, "ipc": 2, "dsa": False, "mtt_max_loss": 1e9}
 def quick(name: str, **settings: object) -> FedAvg:
     """A method by name with cheap matching."""
     known = all_methods()[name].__dataclass_fields__
-    return make(name, **{k: v for k, v in {**QUICK, **settings}.items() if k in known or k in settings})
+    return make_method(name, **{k: v for k, v in {**QUICK, **settings}.items() if k in known or k in settings})
 
 
 def part_for(name: str, part: float) -> float:
@@ -49,6 +49,11 @@ class World:
                 self.clients.append(Samples((centres[y] + torch.randn(m, *SHAPE)).to(dtype), y))
             y = torch.arange(30) % CLASSES
             self.test = Samples((centres[y] + torch.randn(30, *SHAPE)).to(dtype), y)
+            self.linear = self.task if model else Classification(LinearModel(SHAPE, CLASSES).to(dtype), SHAPE, CLASSES)
+
+    def task_for(self, method: FedAvg) -> Classification:
+        """The task, with a linear model where the method needs one and no model was given."""
+        return self.linear if method.needs_linear else self.task
 
     def runs(
         self,
@@ -60,7 +65,9 @@ class World:
         **how: object,
     ) -> list[Run]:
         plan = replace(Rounds(rounds=rounds), **how)
-        return list(federate(method, self.task, self.clients, self.test, plan, local, start=start, privacy=privacy))
+        return list(
+            federate(method, self.task_for(method), self.clients, self.test, plan, local, start=start, privacy=privacy)
+        )
 
     def weights(self, method: FedAvg, rounds: int = 6, local: Local = LOCAL, **how: object) -> list[torch.Tensor]:
         return [run.w for run in self.runs(method, rounds, local, **how)]

@@ -11,14 +11,14 @@ import torch
 from same_bits import same
 from small_world import QUICK, World, part_for
 
-from fedptr.cli.main import main, parser
-from fedptr.cli.plan_options import tables_from
+from fedptr.cli.main import build_parser, main
+from fedptr.cli.plan_options import build_tables
 from fedptr.compute.memory_estimate import Footprint, kept_bytes
 from fedptr.errors import UserError
-from fedptr.methods import all_methods, get, make
+from fedptr.methods import all_methods, find_method, make_method
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.combine import called
-from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.combine import ptr_setting_name
+from fedptr.methods.ptr.projection import Projection
 from fedptr.methods.ptr.trajectory import MEMORY
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.plan import check_plan
@@ -29,7 +29,10 @@ COMBINED = [name for name, method in all_methods().items() if not method.no_ptr]
 
 def plus(name: str, **settings: object) -> FedAvg:
     """With FedPTR's settings by FedPTR's names, whatever they are called beside this method."""
-    return make(f"{name}+ptr", **{called(get(f"{name}+ptr"), key): value for key, value in (QUICK | settings).items()})
+    return make_method(
+        f"{name}+ptr",
+        **{ptr_setting_name(find_method(f"{name}+ptr"), key): value for key, value in (QUICK | settings).items()},
+    )
 
 
 def test_all_that_can_be_combined_are() -> None:
@@ -37,21 +40,21 @@ def test_all_that_can_be_combined_are() -> None:
     assert refused >= {"fedptr", "fedptr-s", "fedptr-linear", "naive"}
     for name in refused:
         with pytest.raises(UserError, match=all_methods()[name].no_ptr):
-            get(f"{name}+ptr")
+            find_method(f"{name}+ptr")
 
 
 @pytest.mark.parametrize("name", COMBINED)
 def test_each_has_its_own_settings(name: str) -> None:
     """The method's come first and are its own; of a name that both have FedPTR's is called ptr_NAME, and heeded."""
-    cls, alone, ptr = get(f"{name}+ptr"), get(name), fields(Projected)
+    cls, alone, ptr = find_method(f"{name}+ptr"), find_method(name), fields(Projection)
     own = [f.name for f in fields(alone)]
     shown = {f.name: f for f in fields(cls)}
     assert list(shown)[: len(own)] == own
-    assert set(shown) == {*own, *(called(cls, f.name) for f in ptr)}
+    assert set(shown) == {*own, *(ptr_setting_name(cls, f.name) for f in ptr)}
     for there in fields(alone):
         assert (shown[there.name].default, shown[there.name].metadata) == (there.default, there.metadata)
     for there in ptr:
-        here = shown[called(cls, there.name)]
+        here = shown[ptr_setting_name(cls, there.name)]
         assert (here.default, here.metadata["bounds"]) == (there.default, there.metadata["bounds"])
     method = plus(name, beta=0.123, eta=0.234, lam=0.345)
     assert (method.ptr.beta, method.ptr.eta, method.ptr.lam) == (0.123, 0.234, 0.345)
@@ -74,7 +77,7 @@ def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
 def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> None:
     """FedPD sends nothing in a silent round, and forgets its x_i in the next that is not."""
     settings = {"p": 0.5}
-    alone, both = (world.runs(m, rounds=8) for m in (make("fedpd", **settings), plus("fedpd", **settings)))
+    alone, both = (world.runs(m, rounds=8) for m in (make_method("fedpd", **settings), plus("fedpd", **settings)))
     assert [run.record["bytes_up"] for run in both] == [run.record["bytes_up"] for run in alone]
     assert [set(run.clients[0]) - set(MEMORY) for run in both] == [set(run.clients[0]) for run in alone]
     assert any("x_i" in run.clients[0] for run in both)
@@ -108,19 +111,21 @@ def test_the_projection_is_no_part_of_the_way(name: str, world: World, monkeypat
 
 @pytest.mark.parametrize("part", [1.0, 0.5])
 def test_fedavg_with_ptr_is_fedptr(part: float, world: World) -> None:
-    ours, other = (world.weights(m, participation=part) for m in (plus("fedavg"), make("fedptr", **QUICK)))
+    ours, other = (world.weights(m, participation=part) for m in (plus("fedavg"), make_method("fedptr", **QUICK)))
     assert same(ours, other)
 
 
 @pytest.mark.parametrize("name", COMBINED)
 def test_without_strength_it_is_the_method_alone(name: str, world: World) -> None:
     part = part_for(name, 0.5)
-    assert same(world.weights(make(name), participation=part), world.weights(plus(name, lam=0.0), participation=part))
+    assert same(
+        world.weights(make_method(name), participation=part), world.weights(plus(name, lam=0.0), participation=part)
+    )
 
 
 @pytest.mark.parametrize("name", COMBINED)
 def test_with_strength_it_is_not_once_warm(name: str, world: World) -> None:
-    alone, both = world.weights(make(name)), world.weights(plus(name, lam=0.5))
+    alone, both = world.weights(make_method(name)), world.weights(plus(name, lam=0.5))
     assert all(torch.equal(a, b) for a, b in zip(alone[:3], both[:3], strict=True))
     assert not torch.equal(alone[3], both[3])
 
@@ -153,14 +158,14 @@ def test_resume_and_pickle(world: World, tmp_path: Path) -> None:
 
 def test_memory_counts_both() -> None:
     foot = Footprint(model=100, image=10)
-    alone = kept_bytes(make("fedptr", **QUICK), foot, 6, "client")
+    alone = kept_bytes(make_method("fedptr", **QUICK), foot, 6, "client")
     assert kept_bytes(plus("scaffold"), foot, 6, "client") == pytest.approx(100 + alone)
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    args = parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
-    plan = check_plan(tables_from(args))
-    assert plan.method == make("scaffold+ptr", lam=0.2)
+    args = build_parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
+    plan = check_plan(build_tables(args))
+    assert plan.method == make_method("scaffold+ptr", lam=0.2)
     assert check_plan(plan.tables()) == plan
     assert main(["run", "--method", "naive", "--with", "ptr"]) == 2
     said = capsys.readouterr().err

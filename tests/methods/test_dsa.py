@@ -19,13 +19,15 @@ def gen(seed: int = 0) -> torch.Generator:
 
 
 def test_six_families_picked_uniformly() -> None:
-    assert [f.__name__ for f in dsa.FAMILIES] == ["color", "crop", "cutout", "flip", "scale", "rotate"]
+    assert [f.__name__ for f in dsa.FAMILIES] == [
+        "draw_color", "draw_crop", "draw_cutout", "draw_flip", "draw_scale", "draw_rotation",
+    ]  # fmt: skip
     picked = []
     families, g = dsa.FAMILIES, gen()
     try:
         dsa.FAMILIES = tuple(lambda n, s, g, i=i: picked.append(i) or dsa.identity for i in range(6))
         for _ in range(6000):
-            dsa.draw(1, (3, 8, 8), g)
+            dsa.draw_augmentation(1, (3, 8, 8), g)
     finally:
         dsa.FAMILIES = families
     counts = torch.bincount(torch.tensor(picked), minlength=6)
@@ -37,7 +39,7 @@ def test_color_constants() -> None:
     """Brightness adds U(−½, ½); saturation is U(0, 2) about the channel mean, contrast U(½, 3/2) about the image's."""
     x = torch.zeros(N, 3, 2, 2)
     x[:, 0] = 3.0  # channel mean 1 everywhere, so image mean 1: contrast leaves the channel mean alone
-    out = dsa.color(N, (2, 2), gen())(x)
+    out = dsa.draw_color(N, (2, 2), gen())(x)
     brightness = out.mean((1, 2, 3)) - 1
     assert -0.5 <= float(brightness.min()) < -0.49
     assert 0.49 < float(brightness.max()) <= 0.5
@@ -46,7 +48,7 @@ def test_color_constants() -> None:
     assert 2.8 < float(product.max()) <= 3.0
     y = torch.zeros(N, 1, 1, 2)
     y[..., 0] = 1.0
-    out = dsa.color(N, (1, 2), gen())(y)  # one channel: saturation does nothing, so this is contrast alone
+    out = dsa.draw_color(N, (1, 2), gen())(y)  # one channel: saturation does nothing, so this is contrast alone
     contrast = (out[..., 0] - out[..., 1]).flatten()
     assert 0.5 <= float(contrast.min()) < 0.51
     assert 1.49 < float(contrast.max()) <= 1.5
@@ -57,18 +59,18 @@ def test_crop_shifts_up_to_an_eighth_with_zeros(side: int, reach: int) -> None:
     x = torch.zeros(N, 1, side, side)
     middle = side // 2
     x[:, :, middle, middle] = 1.0
-    out = dsa.crop(N, (side, side), gen())(x)
+    out = dsa.draw_crop(N, (side, side), gen())(x)
     assert torch.equal(out.sum((1, 2, 3)), torch.ones(N))
     row, column = out[:, 0].flatten(1).argmax(1) // side - middle, out[:, 0].flatten(1).argmax(1) % side - middle
     for shift in (row, column):
         assert int(shift.min()) == -reach
         assert int(shift.max()) == reach
-    edge = dsa.crop(N, (side, side), gen())(torch.ones(N, 1, side, side))
+    edge = dsa.draw_crop(N, (side, side), gen())(torch.ones(N, 1, side, side))
     assert set(edge.unique().tolist()) == {0.0, 1.0}
 
 
 def test_cutout_removes_a_square_of_half_the_side() -> None:
-    out = dsa.cutout(N, SIZE, gen())(torch.ones(N, 1, *SIZE))
+    out = dsa.draw_cutout(N, SIZE, gen())(torch.ones(N, 1, *SIZE))
     removed = (out == 0).sum((1, 2, 3))
     assert int(removed.max()) == 16 * 16
     assert int(removed.min()) == 8 * 8  # a hole centred on a corner is cut off to a quarter
@@ -77,15 +79,15 @@ def test_cutout_removes_a_square_of_half_the_side() -> None:
 
 def test_flip_is_horizontal_with_probability_one_half() -> None:
     x = torch.arange(4.0).expand(N, 1, 2, 4)
-    flipped = dsa.flip(N, (2, 4), gen())(x)[:, 0, 0, 0] == 3
+    flipped = dsa.draw_flip(N, (2, 4), gen())(x)[:, 0, 0, 0] == 3
     assert 0.46 < float(flipped.float().mean()) < 0.54
 
 
 def test_scale_and_rotate_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(dsa, "affine", lambda theta: seen.append(theta) or dsa.identity)
-    dsa.scale(N, SIZE, gen())
-    dsa.rotate(N, SIZE, gen())
+    monkeypatch.setattr(dsa, "make_affine", lambda theta: seen.append(theta) or dsa.identity)
+    dsa.draw_scale(N, SIZE, gen())
+    dsa.draw_rotation(N, SIZE, gen())
     scales, rotations = seen
     for axis in (0, 4):
         assert 1 / 1.2 <= float(scales[:, axis].min()) < 0.84
@@ -100,9 +102,9 @@ def test_scale_and_rotate_constants(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_affine_uses_aligned_corners() -> None:
     """The identity map gives the image back exactly only then on the corners under scaling by one."""
     x = torch.randn(2, 3, 8, 8, generator=gen())
-    out = dsa.affine(torch.tensor([[1.0, 0, 0, 0, 1, 0]] * 2))(x)
+    out = dsa.make_affine(torch.tensor([[1.0, 0, 0, 0, 1, 0]] * 2))(x)
     torch.testing.assert_close(out, x, rtol=1e-5, atol=1e-5)
-    half = dsa.affine(torch.tensor([[0.5, 0, 0, 0, 0.5, 0]]))(x[:1, :, :5, :5])
+    half = dsa.make_affine(torch.tensor([[0.5, 0, 0, 0, 0.5, 0]]))(x[:1, :, :5, :5])
     torch.testing.assert_close(half[0, :, 0, 0], x[0, :, 1, 1], rtol=1e-5, atol=1e-5)  # corner −0.5 is pixel 1 of 5
 
 

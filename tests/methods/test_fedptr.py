@@ -16,13 +16,13 @@ from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
-from fedptr.methods import FedAvg, FedProx, get
-from fedptr.methods.ptr.projection import stretched
+from fedptr.methods import FedAvg, FedProx, find_method
+from fedptr.methods.ptr.projection import set_step_length
 from fedptr.methods.ptr.pull import group_sizes
 from fedptr.methods.ptr.trajectory import auxiliary_images, usual_ipc
 
 BOTH = ["fedptr", "fedptr-s"]
-FedPTR = get("fedptr")
+FedPTR = find_method("fedptr")
 
 
 def site(world: World, **other: object) -> Site:
@@ -263,7 +263,7 @@ def test_reach_gives_the_length_and_the_set_the_direction(name: str, world: Worl
 
 def test_a_projection_without_direction_stays_where_it_is() -> None:
     x = torch.ones(3)
-    assert torch.equal(stretched(x, x, torch.tensor(2.0)), x)
+    assert torch.equal(set_step_length(x, x, torch.tensor(2.0)), x)
 
 
 SWITCHES = [

@@ -41,7 +41,7 @@ from fedptr.methods import (
     Moon,
 )
 from fedptr.runs.plan import check_plan
-from fedptr.theory.oracle import problem
+from fedptr.theory.oracle import make_problem
 from fedptr.types import Batch, Reply
 
 PARTS = pytest.mark.parametrize("part", [1.0, 0.5])
@@ -269,7 +269,7 @@ def test_fedcm_server_step(world: World) -> None:
 
 
 def test_fedsam_steps_with_the_gradient_off_w() -> None:
-    at = problem(0)
+    at = make_problem(0)
     data = at.clients[0]
     x, y = data.take(torch.arange(len(data)))
     w = at.task.init()

@@ -17,19 +17,19 @@ from fedptr.methods.ptr import matching
 from fedptr.methods.ptr.matching import (
     BETA_FLOOR,
     Auxiliary,
-    Matching,
-    Step,
-    arrival,
+    MatchingSettings,
+    StudentStep,
     draw_steps,
-    match,
+    fit_beta,
+    match_trajectory,
     meta_gradient,
-    paced,
-    project,
+    project_model,
+    train_student,
 )
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch
 
-HOW = Matching(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=False)
+HOW = MatchingSettings(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=False)
 
 
 class Case:
@@ -46,10 +46,10 @@ class Case:
             beta = torch.tensor(0.3, dtype=torch.float64)
             self.aux = Auxiliary(X, y, beta, torch.zeros_like(X), torch.zeros_like(beta))
 
-    def steps(self, how: Matching) -> list[Step]:
+    def steps(self, how: MatchingSettings) -> list[StudentStep]:
         return draw_steps(how, len(self.aux.y), SHAPE, Key(0)("order"), Key(0)("noise"))
 
-    def loss(self, X: Tensor, beta: Tensor, steps: list[Step]) -> Tensor:
+    def loss(self, X: Tensor, beta: Tensor, steps: list[StudentStep]) -> Tensor:
         """The straightforward way: one graph over all student steps."""
         w = self.start.clone().requires_grad_()
         for step in steps:
@@ -63,7 +63,7 @@ VARIANTS = [HOW, replace(HOW, batch=4), replace(HOW, R=6, dsa=True), replace(HOW
 
 
 @pytest.mark.parametrize("how", VARIANTS, ids=["whole", "minibatch", "dsa", "dsa-minibatch"])
-def test_t8_meta_gradient_equals_central_differences(how: Matching) -> None:
+def test_t8_meta_gradient_equals_central_differences(how: MatchingSettings) -> None:
     case = Case()
     steps = case.steps(how)
     L, gX, gbeta = meta_gradient(case.task, case.start, case.end, case.aux, steps)
@@ -78,7 +78,7 @@ def test_t8_meta_gradient_equals_central_differences(how: Matching) -> None:
 
 
 @pytest.mark.parametrize("how", VARIANTS, ids=["whole", "minibatch", "dsa", "dsa-minibatch"])
-def test_adjoint_equals_the_unrolled_graph(how: Matching) -> None:
+def test_adjoint_equals_the_unrolled_graph(how: MatchingSettings) -> None:
     """On the paper's ConvNet (instance norm, ReLU, pooling), every pixel, in float64."""
     with Key(3).fixed("net"):
         case = Case(ConvNet(SHAPE, CLASSES, width=3, depth=2))
@@ -119,7 +119,7 @@ def test_t7_own_trajectory_is_matched_exactly() -> None:
     """L = 0, with zero gradient, when w_end was made by the same D̃ and β."""
     case = Case()
     steps = case.steps(HOW)
-    end = arrival(case.task, case.start, case.aux, steps)
+    end = train_student(case.task, case.start, case.aux, steps)
     L, gX, gbeta = meta_gradient(case.task, case.start, end, case.aux, steps)
     assert pytest.approx(0.0, abs=1e-12) == L
     assert float(gX.norm()) == pytest.approx(0.0, abs=1e-12)
@@ -128,7 +128,9 @@ def test_t7_own_trajectory_is_matched_exactly() -> None:
 
 def test_t9_no_outer_steps_change_nothing() -> None:
     case = Case()
-    aux, report = match(case.task, case.start, case.end, case.aux, Matching(0, 4, 1.0, 1e-3, 0.5, 0, False), Key(0))
+    aux, report = match_trajectory(
+        case.task, case.start, case.end, case.aux, MatchingSettings(0, 4, 1.0, 1e-3, 0.5, 0, False), Key(0)
+    )
     assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
     assert not report.skipped
 
@@ -137,7 +139,7 @@ def test_t9_no_outer_steps_change_nothing() -> None:
 def test_t9_nothing_to_match_is_skipped(broken: float) -> None:
     case = Case()
     end = case.start + broken
-    aux, report = match(case.task, case.start, end, case.aux, HOW, Key(0))
+    aux, report = match_trajectory(case.task, case.start, end, case.aux, HOW, Key(0))
     assert report.skipped
     assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
 
@@ -145,16 +147,20 @@ def test_t9_nothing_to_match_is_skipped(broken: float) -> None:
 def test_guard_keeps_the_last_sound_set() -> None:
     """A step that blows the images up is taken back: the student still arrives with what is kept."""
     case = Case(nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
-    aux, report = match(case.task, case.start, case.end, case.aux, Matching(5, 4, 1e300, 0.0, 0.5, 0, False), Key(0))
+    aux, report = match_trajectory(
+        case.task, case.start, case.end, case.aux, MatchingSettings(5, 4, 1e300, 0.0, 0.5, 0, False), Key(0)
+    )
     assert report.stopped
     assert bool(aux.X.isfinite().all())
     assert math.isfinite(report.after)
-    assert bool(arrival(case.task, case.start, aux, case.steps(HOW)).isfinite().all())
+    assert bool(train_student(case.task, case.start, aux, case.steps(HOW)).isfinite().all())
 
 
 def test_guard_keeps_beta_positive() -> None:
     case = Case()
-    aux, report = match(case.task, case.start, case.end, case.aux, Matching(5, 4, 0.0, 1e3, 0.5, 0, False), Key(0))
+    aux, report = match_trajectory(
+        case.task, case.start, case.end, case.aux, MatchingSettings(5, 4, 0.0, 1e3, 0.5, 0, False), Key(0)
+    )
     assert report.clamped
     assert float(aux.beta) >= BETA_FLOOR
 
@@ -162,7 +168,7 @@ def test_guard_keeps_beta_positive() -> None:
 def test_outer_steps_are_sgd_with_momentum() -> None:
     """Against torch.optim.SGD on images and β."""
     case = Case()
-    aux, _ = match(case.task, case.start, case.end, case.aux, HOW, Key(0))
+    aux, _ = match_trajectory(case.task, case.start, case.end, case.aux, HOW, Key(0))
     X, beta = case.aux.X.clone().requires_grad_(), case.aux.beta.clone().requires_grad_()
     optimisers = torch.optim.SGD([X], HOW.lr_img, momentum=0.5), torch.optim.SGD([beta], HOW.lr_beta, momentum=0.5)
     for _ in range(HOW.H):
@@ -181,7 +187,9 @@ def test_t14_matching_lowers_its_loss_on_a_real_trajectory() -> None:
     X = torch.randn(6, *SHAPE, generator=Key(0)("images"))
     beta = torch.tensor(0.01)
     aux = Auxiliary(X, torch.arange(CLASSES).repeat_interleave(2), beta, X * 0, beta * 0)
-    _, report = match(world.task, runs[1].w, runs[3].w, aux, Matching(40, 5, 300.0, 1e-5, 0.5, 0, False), Key(0))
+    _, report = match_trajectory(
+        world.task, runs[1].w, runs[3].w, aux, MatchingSettings(40, 5, 300.0, 1e-5, 0.5, 0, False), Key(0)
+    )
     assert report.after < 0.8 * report.before
 
 
@@ -194,22 +202,22 @@ def still(world: World, beta: float) -> tuple[torch.Tensor, torch.Tensor, Auxili
 
 def test_careful_steps_match_where_bold_ones_blow_up(world: World) -> None:
     start, end, aux = still(world, 0.1)
-    bold = Matching(16, 5, 1e5, 1e-5, 0.5, 0, False)
+    bold = MatchingSettings(16, 5, 1e5, 1e-5, 0.5, 0, False)
     careful = replace(bold, careful=True, pace=True)
-    _, failed = match(world.task, start, end, aux, bold, Key(0))
-    kept, report = match(world.task, start, end, aux, careful, Key(0))
+    _, failed = match_trajectory(world.task, start, end, aux, bold, Key(0))
+    kept, report = match_trajectory(world.task, start, end, aux, careful, Key(0))
     assert not failed.after < 1
     assert report.after < 0.9
-    again, later = match(world.task, start, end, kept, careful, Key(1))
+    again, later = match_trajectory(world.task, start, end, kept, careful, Key(1))
     assert later.after < report.after  # it goes on with the step length it has found
     assert float(again.gain) == pytest.approx(later.gain)
 
 
 def test_careful_steps_grow_where_they_may(world: World) -> None:
     start, end, aux = still(world, 0.01)
-    timid = Matching(12, 5, 1.0, 1e-5, 0.5, 0, False)
-    _, slow = match(world.task, start, end, aux, timid, Key(0))
-    _, report = match(world.task, start, end, aux, replace(timid, careful=True), Key(0))
+    timid = MatchingSettings(12, 5, 1.0, 1e-5, 0.5, 0, False)
+    _, slow = match_trajectory(world.task, start, end, aux, timid, Key(0))
+    _, report = match_trajectory(world.task, start, end, aux, replace(timid, careful=True), Key(0))
     assert report.gain > 5
     assert report.after < slow.after
 
@@ -217,12 +225,12 @@ def test_careful_steps_grow_where_they_may(world: World) -> None:
 def test_beta_takes_its_first_value_from_the_trajectory(world: World) -> None:
     start, end, aux = still(world, 0.0)
     steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
-    found = paced(world.task, start, end, aux, steps)
+    found = fit_beta(world.task, start, end, aux, steps)
     g, _ = world.task.grad(start, steps[0].batch(aux.X, aux.y))
     whole = float((end - start).norm() / (len(steps) * g.norm()))
     missed = {
         part * whole: float(
-            (arrival(world.task, start, aux._replace(beta=torch.tensor(part * whole)), steps) - end).norm()
+            (train_student(world.task, start, aux._replace(beta=torch.tensor(part * whole)), steps) - end).norm()
         )
         for part in (1.0, 0.5, 0.25)
     }
@@ -232,14 +240,14 @@ def test_beta_takes_its_first_value_from_the_trajectory(world: World) -> None:
 def test_a_beta_that_does_is_left_alone(world: World) -> None:
     start, end, aux = still(world, 0.01)
     steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
-    own = arrival(world.task, start, aux, steps)  # a trajectory that this very set has made
-    assert torch.equal(paced(world.task, start, own, aux, steps).beta, aux.beta)
+    own = train_student(world.task, start, aux, steps)  # a trajectory that this very set has made
+    assert torch.equal(fit_beta(world.task, start, own, aux, steps).beta, aux.beta)
     far = aux._replace(beta=torch.tensor(50.0))
-    assert float(paced(world.task, start, end, far, steps).beta) < 50
+    assert float(fit_beta(world.task, start, end, far, steps).beta) < 50
 
 
 def test_minibatches_cover_the_set_before_repeating() -> None:
-    steps = draw_steps(Matching(1, 6, 1, 1, 0, 4, False), 10, SHAPE, Key(0)("a"), Key(0)("b"))
+    steps = draw_steps(MatchingSettings(1, 6, 1, 1, 0, 4, False), 10, SHAPE, Key(0)("a"), Key(0)("b"))
     assert [len(step.rows) for step in steps] == [4, 4, 2, 4, 4, 2]
     for epoch in (steps[:3], steps[3:]):
         assert sorted(torch.cat([step.rows for step in epoch]).tolist()) == list(range(10))
@@ -250,15 +258,17 @@ def test_projection_is_plain_gradient_descent() -> None:
     w = case.start
     for _ in range(5):
         w = w - 0.1 * case.task.grad(w, Batch(case.aux.X, case.aux.y))[0]
-    ours = project(case.task, case.start, case.aux.X, case.aux.y, 5, 0.1, 0.0, False, Key(0))
+    ours = project_model(case.task, case.start, case.aux.X, case.aux.y, 5, 0.1, 0.0, False, Key(0))
     torch.testing.assert_close(ours, w)
-    assert torch.equal(project(case.task, case.start, case.aux.X, case.aux.y, 0, 0.1, 0.0, False, Key(0)), case.start)
+    assert torch.equal(
+        project_model(case.task, case.start, case.aux.X, case.aux.y, 0, 0.1, 0.0, False, Key(0)), case.start
+    )
 
 
 def test_match_leaves_its_arguments_alone() -> None:
     case = Case()
     before = [t.clone() for t in (case.start, case.end, *case.aux)]
-    match(case.task, case.start, case.end, case.aux, HOW, Key(0))
+    match_trajectory(case.task, case.start, case.end, case.aux, HOW, Key(0))
     assert all(torch.equal(a, b) for a, b in zip(before, (case.start, case.end, *case.aux), strict=True))
     assert not case.start.requires_grad
 
@@ -266,12 +276,12 @@ def test_match_leaves_its_arguments_alone() -> None:
 def test_matching_ends_when_it_does_not_improve() -> None:
     case = Case()
     how = replace(HOW, H=12, lr_img=0.0, lr_beta=0.0)  # nothing moves, so nothing improves
-    _, all_of_them = match(case.task, case.start, case.end, case.aux, how, Key(0))
+    _, all_of_them = match_trajectory(case.task, case.start, case.end, case.aux, how, Key(0))
     assert all_of_them.steps == 12
-    _, few = match(case.task, case.start, case.end, case.aux, replace(how, stop=0.01), Key(0))
+    _, few = match_trajectory(case.task, case.start, case.end, case.aux, replace(how, stop=0.01), Key(0))
     assert few.steps == 3
     moving = replace(HOW, H=12, stop=1e-9)
-    aux, on = match(case.task, case.start, case.end, case.aux, moving, Key(0))
-    same, off = match(case.task, case.start, case.end, case.aux, replace(moving, stop=0.0), Key(0))
+    aux, on = match_trajectory(case.task, case.start, case.end, case.aux, moving, Key(0))
+    same, off = match_trajectory(case.task, case.start, case.end, case.aux, replace(moving, stop=0.0), Key(0))
     assert on.steps == off.steps == 12, "it improves all the way"
     assert torch.equal(aux.X, same.X)

@@ -102,9 +102,8 @@ def test_it_runs_resumes_compares_with_its_colour_and_is_reported(copy: Path) ->
 
 def test_the_docs_have_its_row_and_its_page(copy: Path) -> None:
     pytest.importorskip("mkdocs", reason="fedptr[docs] is not installed")
-    script = (
-        "import hooks; print(*(make() for make in hooks.MARKERS.values()), hooks.page(hooks.all_methods()['fedtoy']))"
-    )
+    page = "hooks.method_page(hooks.all_methods()['fedtoy'])"
+    script = f"import hooks; print(*(make() for make in hooks.MARKERS.values()), {page})"
     made = python(copy, "-c", script)
     assert "| **normalised averaging** |" in made
     assert "| [fedtoy](methods/fedtoy.md) (fednova-toy) | ∇L_i(w) | x ← x − mean(τ)·mean of d_i | 1 / 1 |" in made

@@ -12,8 +12,10 @@ import pytest
 from wait_until import PATIENCE
 
 from fedptr.cli.main import main
-from fedptr.methods import address, all_methods, get, make
+from fedptr.methods import all_methods, find_method, make_method, method_address
+from fedptr.report.group_runs import method_settings
 from fedptr.runs.plan import check_plan
+from fedptr.runs.same_run import changed_settings, fingerprint, identity, identity_text, lineage, shared_by_seeds
 
 OWN = """
 from dataclasses import dataclass
@@ -58,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own_methods.py").write_text(OWN, encoding="utf-8")
     (tmp_path / "broken_methods.py").write_text("1 / 0", encoding="utf-8")
     monkeypatch.delitem(sys.modules, "own_methods", raising=False)
-    get.cache_clear()
+    find_method.cache_clear()
     return tmp_path
 
 
@@ -85,11 +87,26 @@ def test_it_is_compared_by_its_name_and_the_comparison_resumes(here: Path) -> No
 
 
 def test_it_combines_with_ptr_and_travels(here: Path) -> None:
-    method = make("own_methods:Mine+ptr", mu=0.3)
-    assert (method.name, address(type(method))) == ("mine+ptr", "own_methods:Mine+ptr")
+    method = make_method("own_methods:Mine+ptr", mu=0.3)
+    assert (method.name, method_address(type(method))) == ("mine+ptr", "own_methods:Mine+ptr")
     assert pickle.loads(pickle.dumps(method)) == method  # noqa: S301, our own bytes
     plan = check_plan({"method": {"name": "own_methods:Mine+ptr", "mu": 0.3}})
     assert check_plan(plan.tables()) == plan
+
+
+def test_two_of_one_name_are_not_the_same_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "other_methods.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "other_methods", raising=False)
+    one, other = (check_plan({"method": {"name": f"{module}:Mine"}}) for module in ("own_methods", "other_methods"))
+    assert one.method.name == other.method.name
+    for same in (identity, fingerprint, lineage, identity_text, shared_by_seeds, method_settings):
+        assert same(one) != same(other)
+        assert same(one) == same(check_plan(one.tables()))
+    assert changed_settings(identity_text(one), other) == ("method.name was own_methods:Mine and is other_methods:Mine")
+    for name in [*all_methods(), "scaffold+ptr"]:
+        plan = check_plan({"method": {"name": name}, "run": {"participation": 1.0}})
+        assert identity(plan)["method.name"] == name
+        assert "name" not in method_settings(plan)
 
 
 @pytest.mark.parametrize(
@@ -146,5 +163,5 @@ def test_an_entry_point_is_found_and_a_broken_one_is_left_out(here: Path) -> Non
 
 
 def test_our_own_are_addressed_by_name() -> None:
-    assert all(address(method) == name for name, method in all_methods().items())
-    assert address(get("scaffold+ptr")) == "scaffold+ptr"
+    assert all(method_address(method) == name for name, method in all_methods().items())
+    assert method_address(find_method("scaffold+ptr")) == "scaffold+ptr"

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same
 from small_world import World, quick
+from toy_methods import Toy
 
 from fedptr.cli.main import main
 from fedptr.core.federation import Rounds
@@ -24,15 +25,20 @@ from fedptr.core.randomness import Key
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.privacy.differential import Privacy, compute_epsilon, draw_normal, draw_uniform
-from fedptr.privacy.secure_sums import sent_entries, sums_suffice
+from fedptr.privacy.secure_sums import make_small_site, sums_suffice
 from fedptr.types import Reply, State
 
 needs_accountant = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting is not installed"
 )
-MORE_THAN_W = {"scaffold": "delta", "feddc": "delta", "mimelite": "g"}
-OWN_STEPS = {"fedcm", "mofedsam"}
-PRIVATE = [name for name in all_methods() if name not in {*MORE_THAN_W, *OWN_STEPS, "mime"}]
+OFTEN = {"l2gd": {"p": 0.9}}  # so that it makes a mean within a few rounds
+METHODS = {name: quick(name, weighting="uniform", **OFTEN.get(name, {})) for name in all_methods()}
+BESIDES = {name: sorted(method.sends(make_small_site().task).keys() - {"w"}) for name, method in METHODS.items()}
+SILENT = [name for name, method in METHODS.items() if not method.sends(make_small_site().task)]
+MODEL_ALONE = [
+    name for name, method in METHODS.items() if not method.answered and not BESIDES[name] and name not in SILENT
+]
+PRIVATE = [name for name in MODEL_ALONE if sums_suffice(METHODS[name])]
 SEED = Privacy(clip=1.0, randomness="seed")
 
 
@@ -93,7 +99,7 @@ def test_the_server_sees_as_many_replies_as_expected_whoever_replied(world: Worl
 @needs_accountant
 @pytest.mark.parametrize("name", PRIVATE)
 def test_without_clipping_and_noise_it_is_the_method_itself(name: str, world: World) -> None:
-    method = quick(name, weighting="uniform")
+    method = METHODS[name]
     plain = world.runs(method)[-1].w
     private = world.runs(method, privacy=Privacy(clip=1e4, noise=1e-11, randomness="seed"))[-1].w
     assert torch.allclose(plain, private, atol=1e-4)
@@ -167,24 +173,37 @@ def test_epsilon_is_in_every_record_and_grows(world: World) -> None:
     assert spent[-1] == compute_epsilon(1.0, 1.0, 6, 1e-5)
 
 
-@pytest.mark.parametrize("name", list(all_methods()))
+@pytest.mark.parametrize("name", METHODS)
 def test_methods_are_refused_by_name_with_the_reason_or_fit(name: str) -> None:
-    method, rounds = quick(name, weighting="uniform"), Rounds()
-    reason = {name: f"sends {extra}" for name, extra in MORE_THAN_W.items()} | {"mime": "asks clients for gradients"}
-    reason |= dict.fromkeys(OWN_STEPS, "needs every client's own reply")
-    if name in reason:
-        with pytest.raises(UserError, match=f"{name} {reason[name]}"):
+    method, rounds = METHODS[name], Rounds()
+    if name in SILENT:
+        for privacy in (Privacy(clip=1.0), Privacy(secure=True)):
+            with pytest.raises(UserError, match=f"{name} sends nothing, so there is nothing to protect"):
+                privacy.check(method, rounds)
+        return
+    reason = (
+        "asks clients for gradients" if method.answered
+        else f"sends {', '.join(BESIDES[name])} besides the model" if BESIDES[name]
+        else "needs every client's own reply" if not sums_suffice(method)
+        else ""
+    )  # fmt: skip
+    if reason:
+        with pytest.raises(UserError, match=f"{name} {reason}"):
             Privacy(clip=1.0).check(method, rounds)
+    elif importlib.util.find_spec("dp_accounting"):
+        Privacy(clip=1.0).check(method, rounds)
+    if sums_suffice(method):
+        Privacy(secure=True).check(method, rounds)
     else:
-        assert sent_entries(method) == {"w"}
-        assert sums_suffice(method)
-        if importlib.util.find_spec("dp_accounting"):
-            Privacy(clip=1.0).check(method, rounds)
-    if name in OWN_STEPS:
         with pytest.raises(UserError, match=r"privacy\.secure: .* use another method"):
             Privacy(secure=True).check(method, rounds)
-    else:
-        Privacy(secure=True).check(method, rounds)
+
+
+def test_there_are_methods_of_every_kind() -> None:
+    """So that the tests above test something."""
+    assert len({method.answered for method in METHODS.values()}) > 1
+    assert len({bool(besides) for besides in BESIDES.values()}) > 1
+    assert 0 < len(PRIVATE) < len(MODEL_ALONE)
 
 
 def test_a_method_of_ones_own_that_looks_at_single_replies_is_found_out() -> None:
@@ -193,6 +212,25 @@ def test_a_method_of_ones_own_that_looks_at_single_replies_is_found_out() -> Non
             return {**server, "x": torch.stack([r.state["w"] for r in replies]).median(0).values}
 
     assert not sums_suffice(Median())
+
+
+def test_entries_that_cannot_be_summed_are_named() -> None:
+    """Also where the server keeps something for every client, which it cannot know from a sum."""
+    assert not sums_suffice(Toy(weighting="uniform"))
+    with pytest.raises(UserError, match=r"privacy\.secure: toy sends whole, whose sum over clients means nothing; use"):
+        Privacy(secure=True).check(Toy(weighting="uniform"), Rounds())
+    with pytest.raises(
+        UserError, match=r"privacy\.clip: toy sends table, whole besides the model, which clip does not"
+    ):
+        Privacy(clip=1.0).check(Toy(weighting="uniform"), Rounds())
+
+
+@needs_accountant
+def test_the_global_branch_of_a_personalised_method_is_as_private_as_fedavg(world: World) -> None:
+    """A client's own model stays with it, so what is released, and ε, are FedAvg's to the bit."""
+    plain, ditto = (world.runs(quick(name, weighting="uniform"), privacy=SEED) for name in ("fedavg", "ditto"))
+    assert same([run.w for run in plain], [run.w for run in ditto])
+    assert [run.record["epsilon"] for run in plain] == [run.record["epsilon"] for run in ditto]
 
 
 @pytest.mark.parametrize(

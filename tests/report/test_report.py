@@ -15,7 +15,7 @@ from made_runs import made_run
 
 from fedptr.cli.main import main
 from fedptr.methods import all_methods
-from fedptr.plots import OTHERS, choose_looks
+from fedptr.plots import SPARE_LOOKS, choose_looks
 from fedptr.report import fedptr_data
 from fedptr.report import means_over_seeds as series
 from fedptr.report.find_runs import find_runs, load_run
@@ -53,10 +53,10 @@ def test_no_two_methods_look_alike() -> None:
     """Each declares its own; one that declares none gets one of the others."""
     declared = [method.look for method in all_methods().values()]
     assert None not in declared
-    looks = [look[:2] for look in [*filter(None, declared), *OTHERS]]
+    looks = [look[:2] for look in [*filter(None, declared), *SPARE_LOOKS]]
     assert len(set(looks)) == len(looks)
     chosen = choose_looks({"mine": None, "fedavg": all_methods()["fedavg"].look, "yours": None})
-    assert chosen == {"mine": OTHERS[0], "fedavg": all_methods()["fedavg"].look, "yours": OTHERS[1]}
+    assert chosen == {"mine": SPARE_LOOKS[0], "fedavg": all_methods()["fedavg"].look, "yours": SPARE_LOOKS[1]}
 
 
 def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:

@@ -10,7 +10,7 @@ import smoke_recipe
 
 from fedptr.audit.options import SCALES
 from fedptr.cli.main import main
-from fedptr.reproduce.recipe import common, load
+from fedptr.reproduce.recipe import load_recipe, read_common
 
 
 def stamps(out: Path) -> dict[Path, int]:
@@ -22,16 +22,16 @@ def smoke(out: Path, *more: str) -> int:
 
 
 def test_the_papers_numbers() -> None:
-    recipe = load("table10")
+    recipe = load_recipe("table10")
     assert [column.name for column in recipe.columns] == ["fedavg", "feddyn", "fedptr", "fedptr-s", "fedptr-linear"]
     assert [row.paper for row in recipe.rows] == [
         (56.37, 61.67, 57.46, None, None),
         (61.06, 68.29, 65.59, None, None),
         (None, None, None, None, None),
     ]
-    plan = recipe.plan(recipe.rows[0], recipe.columns[0], "paper", 0)
+    plan = recipe.make_plan(recipe.rows[0], recipe.columns[0], "paper", 0)
     assert (plan.data.name, plan.split.alpha, plan.run.participation) == ("cifar100", 0.04, 1.0)
-    assert set(SCALES) == set(common()["scales"]) | {"paper"}
+    assert set(SCALES) == set(read_common()["scales"]) | {"paper"}
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads((tmp_path / "table10" / "reproduce.json").read_text())
     assert found["measure"].startswith("Accuracy of the attack")
     assert len(found["cells"]) == 6
-    attack = {row.label: row.attack for row in load("table10").rows}
+    attack = {row.label: row.attack for row in load_recipe("table10").rows}
     for cell in found["cells"]:
         for seed, folder in enumerate(cell["folders"]):
             audit = json.loads((tmp_path / folder / "audit" / "audit.json").read_text())

@@ -18,29 +18,30 @@ from fedptr import methods
 from fedptr.cli.main import main
 from fedptr.jobs.run_queue import count_work
 from fedptr.reproduce import recipe as recipes
-from fedptr.reproduce.recipe import cells, fingerprint, load, names, reduced
-from fedptr.reproduce.verdict import Interval, gap, interval, judge
+from fedptr.reproduce.recipe import find_reductions, fingerprint, load_recipe, make_cells, recipe_names
+from fedptr.reproduce.scores import SCORES
+from fedptr.reproduce.verdict import Interval, compute_gap, compute_interval, judge_gap
 
 TABLES = [f"table{n}" for n in range(1, 13)]
 FIGURES = [f"figure{n}" for n in range(1, 7)]
-TRAINED = [name for name in names() if load(name).columns]
-PLAIN = [name for name in TRAINED if load(name).kind != "audit"]  # tests/reproduce/test_audit_recipe.py has the others
+TRAINED = [name for name in recipe_names() if load_recipe(name).columns]
+PLAIN = [name for name in TRAINED if load_recipe(name).kind != "audit"]  # test_audit_recipe.py has the others
 
 
 def test_every_table_and_figure_has_a_recipe() -> None:
-    assert set(TABLES + FIGURES) <= set(names())
-    assert names()[:3] == ["table1", "table2", "table3"]
+    assert set(TABLES + FIGURES) <= set(recipe_names())
+    assert recipe_names()[:3] == ["table1", "table2", "table3"]
 
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("scale", recipes.SCALES)
 def test_every_cell_is_a_sound_plan(name: str, scale: str) -> None:
-    recipe = load(name)
+    recipe = load_recipe(name)
     assert recipe.reference in {column.name for column in recipe.columns}
     for row in recipe.rows:
         assert len(row.paper) == len(recipe.columns)
         for column in recipe.columns:
-            plan = recipe.plan(row, column, scale, seed=3)
+            plan = recipe.make_plan(row, column, scale, seed=3)
             assert plan.run.seed == 3
             assert plan.split.seed == name.startswith("tuning"), "the partition is the same for all seeds"
             if scale == "paper" and not name.startswith("tuning"):
@@ -49,52 +50,54 @@ def test_every_cell_is_a_sound_plan(name: str, scale: str) -> None:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_wherever_fedptr_is_compared_the_control_without_auxiliary_data_is_too(name: str) -> None:
-    recipe = load(name)
-    compared = {recipe.plan(recipe.rows[0], column, "cpu", 0).method.name for column in recipe.columns}
+    recipe = load_recipe(name)
+    compared = {recipe.make_plan(recipe.rows[0], column, "cpu", 0).method.name for column in recipe.columns}
     assert "fedptr-linear" in compared or not compared & {"fedptr", "fedptr-s", "naive"} or len(recipe.columns) == 1
 
 
 def test_the_papers_own_settings() -> None:
-    recipe = load("table1")
+    recipe = load_recipe("table1")
     assert [column.name for column in recipe.columns[:7]] == methods.paper_methods()
     assert recipe.columns[7].name == "fedptr-linear"
     assert len(recipe.rows) == 18
     row = next(row for row in recipe.rows if row.tags == ("p30", "a004", "cifar100"))
-    plan = recipe.plan(row, recipe.columns[5], "paper", 0)
+    plan = recipe.make_plan(row, recipe.columns[5], "paper", 0)
     assert (plan.run.participation, plan.split.alpha, plan.data.name, plan.run.rounds) == (0.3, 0.04, "cifar100", 1000)
     assert (plan.method.H, plan.method.R, plan.method.lam, plan.method.K) == (20, 10, 0.05, 5)  # type: ignore[attr-defined]
     assert row.paper[:7] == (32.95, 32.87, 37.46, 36.82, 37.57, 37.49, 38.21)
-    assert not reduced(recipe, "paper")
-    assert reduced(recipe, "cpu")["model.width"] == ([128], [32])
-    assert reduced(recipes.replace(recipe, rounds=60), "cpu")["run.rounds"] == ([200, 400, 1000], [60])
-    assert reduced(load("figure5"), "cpu")["method.name"] == (["fedptr"], ["fedptr-s"]), "it is said"
+    assert not find_reductions(recipe, "paper")
+    assert find_reductions(recipe, "cpu")["model.width"] == ([128], [32])
+    assert find_reductions(recipes.replace(recipe, rounds=60), "cpu")["run.rounds"] == ([200, 400, 1000], [60])
+    assert find_reductions(load_recipe("figure5"), "cpu")["method.name"] == (["fedptr"], ["fedptr-s"]), "it is said"
 
 
 def test_what_a_column_is_about_is_not_reduced() -> None:
-    recipe = load("table6")
-    plans = [recipe.plan(recipe.rows[0], column, "cpu", 0) for column in recipe.columns[:4]]
+    recipe = load_recipe("table6")
+    plans = [recipe.make_plan(recipe.rows[0], column, "cpu", 0) for column in recipe.columns[:4]]
     assert [plan.method.H for plan in plans] == [5, 10, 20, 30]  # type: ignore[attr-defined]
 
 
 def test_recipes_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
-    one, two = ({cell.folder for cell in cells(load(name), "cpu", 3, tmp_path)} for name in ("table1", "table12"))
+    one, two = (
+        {cell.folder for cell in make_cells(load_recipe(name), "cpu", 3, tmp_path)} for name in ("table1", "table12")
+    )
     assert len(one & two) == 3 * 4 * 3, "FedAvg, FedPTR, FedPTR-S and the control on three datasets, three seeds"
 
 
 def test_a_run_is_known_by_its_experiment(tmp_path: Path) -> None:
-    recipe = load("table4")
-    first = recipe.plan(recipe.rows[0], recipe.columns[0], "cpu", 0)
-    other = recipe.plan(recipe.rows[0], recipe.columns[0], "cpu", 1)
+    recipe = load_recipe("table4")
+    first = recipe.make_plan(recipe.rows[0], recipe.columns[0], "cpu", 0)
+    other = recipe.make_plan(recipe.rows[0], recipe.columns[0], "cpu", 1)
     assert fingerprint(first) == fingerprint(other)
-    assert fingerprint(first) != fingerprint(recipe.plan(recipe.rows[0], recipe.columns[1], "cpu", 0))
+    assert fingerprint(first) != fingerprint(recipe.make_plan(recipe.rows[0], recipe.columns[1], "cpu", 0))
     assert count_work(first) > 0
 
 
 def test_only_narrows_rows_and_columns() -> None:
-    recipe = load("table1").narrowed(["cifar10", "cifar100", "a001", "p100"])
+    recipe = load_recipe("table1").select(["cifar10", "cifar100", "a001", "p100"])
     assert [row.tags for row in recipe.rows] == [("p100", "a001", "cifar10"), ("p100", "a001", "cifar100")]
     assert len(recipe.columns) == 10
-    recipe = load("table1").narrowed(["feddyn", "p50", "a004", "fmnist"])
+    recipe = load_recipe("table1").select(["feddyn", "p50", "a004", "fmnist"])
     assert [column.name for column in recipe.columns] == ["fedavg", "feddyn"], "and what it is compared with"
     assert recipe.rows[0].paper == (81.75, 80.71)
 
@@ -119,14 +122,14 @@ def test_bad_input_is_one_sentence(args: list[str], words: str, capsys: pytest.C
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in names())
+    assert all(name in said for name in recipe_names())
 
 
 @pytest.mark.parametrize("name", [PLAIN[0], *(pytest.param(name, marks=pytest.mark.slow) for name in PLAIN[1:])])
 def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
     """Its first row, as all have the same columns; `smoke` takes seconds."""
-    recipe = load(name)
-    kinds = recipes.common()["tags"]
+    recipe = load_recipe(name)
+    kinds = recipes.read_common()["tags"]
     only = ",".join(tag for tag in recipe.rows[0].tags if kinds[tag])
     assert smoke(name, tmp_path, "--seeds", "1", "--only", only) == 0
     found = json.loads((tmp_path / name / "reproduce.json").read_text())
@@ -136,7 +139,8 @@ def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
     for cell in found["cells"]:
         (folder,) = cell["folders"]
         summary = json.loads((tmp_path / folder / "summary.json").read_text())
-        assert cell["mean"] == pytest.approx(100 * summary["accuracy"])
+        rounds = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
+        assert cell["mean"] == pytest.approx(100 * SCORES[recipe.score].compute(summary, rounds))
         assert cell["weights_sha256"][str(recipe.first_seed)] == summary["weights_sha256"]
         assert cell["seconds"] > 0
         assert len(list((tmp_path / folder / "checkpoint").glob("server-*"))) == 1, "to be continued from"
@@ -214,7 +218,7 @@ def test_a_queue_survives_a_kill(how: signal.Signals, tmp_path: Path) -> None:
 def test_a_failing_cell_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = recipes.load
+    known = recipes.load_recipe
 
     def broken(name: str) -> Any:
         recipe = known(name)
@@ -222,7 +226,7 @@ def test_a_failing_cell_does_not_stop_the_others(
         columns[1] = recipes.Column("K=3", {**columns[1].set, "local.lr": 1e30})
         return recipes.replace(recipe, columns=tuple(columns))
 
-    monkeypatch.setattr("fedptr.reproduce.recipe.load", broken)
+    monkeypatch.setattr("fedptr.reproduce.recipe.load_recipe", broken)
     assert smoke("figure5", tmp_path, "--seeds", "1") == 1
     assert len(folders(tmp_path)) == 5
     assert "not finite" in capsys.readouterr().err
@@ -240,15 +244,15 @@ def test_a_run_by_another_plan_is_not_taken_for_ours(tmp_path: Path, capsys: pyt
 
 
 def test_intervals_and_verdicts() -> None:
-    assert interval([3.0]).n == 1
-    assert interval([1.0, 1.0, 1.0]).half == 0
-    assert gap({0: 5.0, 1: 6.0, 2: 9.0}, {0: 4.0, 1: 5.0, 3: 1.0}) == Interval(1.0, 0.0, 2), "shared seeds only"
-    assert judge(Interval(2.0, 1.0, 3), 1.0) == "agrees"
-    assert judge(Interval(-2.0, 1.0, 3), 1.0) == "contradicts"
-    assert judge(Interval(0.5, 1.0, 3), 1.0) == "open"
-    assert judge(Interval(0.5, 1.0, 3), 0.1) == "agrees", "neither sees a gap"
-    assert judge(Interval(0.5, 3.0, 3), 0.1) == "open", "too wide to see one"
-    assert judge(Interval(2.0, 1.0, 3), 0.1) == "paper sees none"
-    assert judge(Interval(2.0, 1.0, 3), None) == "not in the paper"
-    assert judge(interval([2.0]), 1.0) == "one seed"
+    assert compute_interval([3.0]).n == 1
+    assert compute_interval([1.0, 1.0, 1.0]).half == 0
+    assert compute_gap({0: 5.0, 1: 6.0, 2: 9.0}, {0: 4.0, 1: 5.0, 3: 1.0}) == Interval(1.0, 0.0, 2), "shared seeds only"
+    assert judge_gap(Interval(2.0, 1.0, 3), 1.0) == "agrees"
+    assert judge_gap(Interval(-2.0, 1.0, 3), 1.0) == "contradicts"
+    assert judge_gap(Interval(0.5, 1.0, 3), 1.0) == "open"
+    assert judge_gap(Interval(0.5, 1.0, 3), 0.1) == "agrees", "neither sees a gap"
+    assert judge_gap(Interval(0.5, 3.0, 3), 0.1) == "open", "too wide to see one"
+    assert judge_gap(Interval(2.0, 1.0, 3), 0.1) == "paper sees none"
+    assert judge_gap(Interval(2.0, 1.0, 3), None) == "not in the paper"
+    assert judge_gap(compute_interval([2.0]), 1.0) == "one seed"
     assert os.path.exists(recipes.FOLDER / "common.toml")

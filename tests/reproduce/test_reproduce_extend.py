@@ -16,8 +16,8 @@ from smoke_recipe import smoke
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import find_finished_runs
 from fedptr.reproduce import recipe as recipes
-from fedptr.reproduce.outcome import gather
-from fedptr.reproduce.recipe import cells, fingerprint, lineage, load, longest, place
+from fedptr.reproduce.outcome import collect_results
+from fedptr.reproduce.recipe import choose_folder, fingerprint, lineage, load_recipe, longest_plans, make_cells
 from fedptr.runs import extend, runner
 from fedptr.runs.plan import load_plan
 from fedptr.runs.plan import with_rounds as plan_with_rounds
@@ -80,9 +80,11 @@ def test_a_recipe_with_fewer_rounds_reads_the_beginning(make: Made, tmp_path: Pa
         seconds = [json.loads(line)["seconds"]["total"] for line in lines]
         assert cell["seconds"] == pytest.approx(sum(seconds[:4]))
         assert cell["weights_sha256"] == {}, "the weights of round 4 are gone"
-    recipe = with_rounds(load(NAME).narrowed(["once"]), 4)
-    wanted = list(cells(recipe, "smoke", 1, tmp_path / "longer"))
-    for result in gather(recipe, "smoke", 1, wanted, find_finished_runs(longest(wanted)).runs, {}).results.values():
+    recipe = with_rounds(load_recipe(NAME).select(["once"]), 4)
+    wanted = list(make_cells(recipe, "smoke", 1, tmp_path / "longer"))
+    for result in collect_results(
+        recipe, "smoke", 1, wanted, find_finished_runs(longest_plans(wanted)).runs, {}
+    ).results.values():
         ((summary, records),) = result.runs.values()
         assert (summary["rounds"], len(records)) == (4, 4), "curves end there too"
 
@@ -91,12 +93,12 @@ def test_a_recipe_with_fewer_rounds_reads_the_beginning(make: Made, tmp_path: Pa
 def test_of_cells_that_share_a_run_the_longest_is_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Made
 ) -> None:
-    recipe = load(NAME).narrowed(["once"])
+    recipe = load_recipe(NAME).select(["once"])
     columns = [recipes.Column(f"{n} rounds", {**recipe.columns[0].set, "run.rounds": n}) for n in (2, 5, 3)]
     rows = [replace(row, paper=(None,) * 3) for row in recipe.rows]
     several = replace(recipe, columns=tuple(columns), rows=tuple(rows), reference="2 rounds")
     with monkeypatch.context() as patched:
-        patched.setattr("fedptr.reproduce.recipe.load", lambda name: several)
+        patched.setattr("fedptr.reproduce.recipe.load_recipe", lambda name: several)
         assert smoke(NAME, tmp_path / "all", "--seeds", "1") == 0
     assert [load_plan(folder).run.rounds for folder in folders(tmp_path / "all").values()] == [5]
     found = json.loads((tmp_path / "all" / NAME / "reproduce.json").read_text())["cells"]
@@ -149,7 +151,7 @@ def stop_after(folder: Path, rounds: int, of: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.resume(load_plan(folder), folder, stop, rounds=of)
+        runner.resume_run(load_plan(folder), folder, stop, rounds=of)
 
 
 @pytest.mark.slow
@@ -183,19 +185,19 @@ def test_runs_of_earlier_versions_are_found(make: Made, tmp_path: Path) -> None:
 
 
 def test_who_shares_a_folder(tmp_path: Path) -> None:
-    recipe = load(NAME)
-    plan = recipe.plan(recipe.rows[0], recipe.columns[0], "smoke", 0)
+    recipe = load_recipe(NAME)
+    plan = recipe.make_plan(recipe.rows[0], recipe.columns[0], "smoke", 0)
     more = plan_with_rounds(plan, 50)  # also the default
-    assert place(plan, tmp_path, exact=False) == place(more, tmp_path, exact=False)
+    assert choose_folder(plan, tmp_path, exact=False) == choose_folder(more, tmp_path, exact=False)
     rarely = replace(plan, run=replace(plan.run, eval_every=3, rounds=7))
     assert lineage(rarely) != lineage(plan_with_rounds(rarely, 8)) == fingerprint(plan_with_rounds(rarely, 8))
     assert lineage(plan_with_rounds(rarely, 6)) == lineage(plan_with_rounds(rarely, 9))
-    own = {place(p, tmp_path, exact=True) for p in (plan, more)}  # the models of both are wanted
+    own = {choose_folder(p, tmp_path, exact=True) for p in (plan, more)}  # the models of both are wanted
     assert len(own) == 2
-    shared = place(plan, tmp_path, exact=False)
+    shared = choose_folder(plan, tmp_path, exact=False)
     assert shared not in own
     shared.mkdir(parents=True)
     (shared / "plan.toml").write_text(plan.toml())
-    assert place(plan, tmp_path, exact=True) == shared, "as long as nobody makes it longer"
+    assert choose_folder(plan, tmp_path, exact=True) == shared, "as long as nobody makes it longer"
     (shared / "plan.toml").write_text(more.toml())
-    assert place(plan, tmp_path, exact=True) != shared
+    assert choose_folder(plan, tmp_path, exact=True) != shared

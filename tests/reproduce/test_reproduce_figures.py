@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from fedptr.reproduce import figures
-from fedptr.reproduce.outcome import gather
-from fedptr.reproduce.recipe import cells, load
+from fedptr.reproduce.outcome import collect_results
+from fedptr.reproduce.recipe import load_recipe, make_cells
 
 
 @pytest.mark.parametrize("name", ["global-methods", "tuning", "table1"])
 def test_a_legend_stays_within_its_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = load(name)
-    wanted = list(cells(recipe, "smoke", 1, Path()))
+    recipe = load_recipe(name)
+    wanted = list(make_cells(recipe, "smoke", 1, Path()))
     rounds = [{"round": t, "test_accuracy": 0.1 * t} for t in range(1, 6)]  # as many as the scale has
     summary = {"accuracy": 0.2, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": len(rounds)}
-    outcome = gather(recipe, "smoke", 1, wanted, {cell.folder: (summary, rounds) for cell in wanted}, {})
+    outcome = collect_results(recipe, "smoke", 1, wanted, {cell.folder: (summary, rounds) for cell in wanted}, {})
     made: list[Any] = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: made.append(figure) or [])
-    figures.plot(outcome, Path("curves"))
+    figures.plot_curves(outcome, Path("curves"))
     (figure,) = made
     figure.canvas.draw()
     legends = [*figure.legends, *(axes.legend_ for axes in figure.axes if axes.legend_)]
@@ -34,3 +34,23 @@ def test_a_legend_stays_within_its_figure(name: str, monkeypatch: pytest.MonkeyP
         assert box.y0 >= 0
         assert box.x1 <= figure.bbox.width
         assert box.y1 <= figure.bbox.height
+
+
+def test_a_band_is_the_confidence_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe("table1").select(["fedavg", "cifar10", "a001", "p100"])
+    wanted = list(make_cells(recipe, "smoke", 3, Path()))
+    summary = {"accuracy": 0.2, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
+    done = {
+        cell.folder: (summary, [{"round": t, "test_accuracy": 0.1 * (1 + cell.plan.run.seed)} for t in range(1, 6)])
+        for cell in wanted
+    }
+    made: list[Any] = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: made.append(figure) or [])
+    figures.plot_curves(collect_results(recipe, "smoke", 3, wanted, done, {}), Path("curves"))
+    (figure,) = made
+    (axes,) = figure.axes
+    (line,), (band,) = axes.get_lines(), axes.collections
+    assert line.get_ydata() == pytest.approx([20.0] * 5)  # of 10, 20 and 30 %
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((20 - 24.84, 20 + 24.84), abs=0.01)
+    assert "mean and 95 % confidence interval of 3 seeds" in figure.get_suptitle()

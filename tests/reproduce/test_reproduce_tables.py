@@ -12,15 +12,15 @@ from smoke_recipe import smoke
 from fedptr.cli.main import main
 from fedptr.report.recipe_section import render_cell
 from fedptr.reproduce import tables
-from fedptr.reproduce.outcome import gather
-from fedptr.reproduce.recipe import cells, load, names
+from fedptr.reproduce.outcome import collect_results
+from fedptr.reproduce.recipe import load_recipe, make_cells, recipe_names
 
 
 @pytest.mark.parametrize("name", ["global-methods", "tuning", "table1"])
 def test_every_column_can_be_read_on_80_columns(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of many columns each is a line."""
     assert smoke(name, tmp_path, "--no-runs") == 0
-    recipe, said = load(name), capsys.readouterr().out
+    recipe, said = load_recipe(name), capsys.readouterr().out
     table = said.partition("table:")[0].splitlines()
     assert max(map(len, table)) <= 80
     many = len(recipe.columns) > 8
@@ -63,34 +63,34 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 
 def test_a_cell_with_fewer_seeds_than_asked_for_says_so(tmp_path: Path) -> None:
-    recipe = load("table4")
-    wanted = [cell for cell in cells(recipe, "smoke", 3, tmp_path) if cell.row == recipe.rows[0]]
+    recipe = load_recipe("table4")
+    wanted = [cell for cell in make_cells(recipe, "smoke", 3, tmp_path) if cell.row == recipe.rows[0]]
     summary = {"accuracy": 0.5, "seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
     late = [cell for cell in wanted if cell.column.name == "fixed" and cell.plan.run.seed == 2]
     done = {cell.folder: (summary, []) for cell in wanted if cell not in late}
-    outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 3, wanted, done, {})
+    outcome = collect_results(replace(recipe, rows=recipe.rows[:1]), "smoke", 3, wanted, done, {})
     first = f"| {recipe.rows[0].label} | 50.00 ± 0.00 [2] (62.10) | 50.00 ± 0.00 (69.04) |"
-    assert first in tables.markdown(outcome)
-    assert "[n]: only n of the 3 seeds are finished." in tables.markdown(outcome)
-    assert "$ [2] &" in tables.latex(outcome)
+    assert first in tables.format_markdown(outcome)
+    assert "[n]: only n of the 3 seeds are finished." in tables.format_markdown(outcome)
+    assert "$ [2] &" in tables.format_latex(outcome)
 
 
 def test_a_gap_of_nothing_has_no_minus() -> None:
     """Neither in a table nor on the page is there a -0.0."""
-    recipe = load("table4")
-    wanted = [cell for cell in cells(recipe, "smoke", 1, Path()) if cell.row == recipe.rows[0]]
+    recipe = load_recipe("table4")
+    wanted = [cell for cell in make_cells(recipe, "smoke", 1, Path()) if cell.row == recipe.rows[0]]
     summary = {"seconds": 1.0, "bytes_per_round": 1e6, "rounds": 5}
     done = {c.folder: ({**summary, "accuracy": 0.5 if c.column.name == "fixed" else 0.49999}, []) for c in wanted}
-    outcome = gather(replace(recipe, rows=recipe.rows[:1]), "smoke", 1, wanted, done, {})
-    assert "| +0.00 (+6.94) one seed |" in tables.markdown(outcome)
+    outcome = collect_results(replace(recipe, rows=recipe.rows[:1]), "smoke", 1, wanted, done, {})
+    assert "| +0.00 (+6.94) one seed |" in tables.format_markdown(outcome)
     cell = {"column": "adaptive", "mean": 40.0, "gap": -0.04, "paper_gap": -0.01, "accuracies": {"0": 1}, "folders": []}
     assert "<span>+0.0 (+0.0)</span>" in render_cell(cell, {"reference": "fixed"})
 
 
 def test_a_column_may_be_measured_against_another_than_the_reference() -> None:
-    recipe = load("with-ptr").narrowed(["a001", "scaffold+ptr"])
+    recipe = load_recipe("with-ptr").select(["a001", "scaffold+ptr"])
     assert [column.name for column in recipe.columns] == ["fedavg", "scaffold", "scaffold+ptr"], "both come along"
-    wanted = list(cells(recipe, "smoke", 1, Path()))
+    wanted = list(make_cells(recipe, "smoke", 1, Path()))
     accuracy = {"fedavg": 0.5, "scaffold": 0.3, "scaffold+ptr": 0.4}
     summary = {
         "seconds": 1.0,
@@ -101,21 +101,21 @@ def test_a_column_may_be_measured_against_another_than_the_reference() -> None:
         "versions": {},
     }
     done = {cell.folder: ({**summary, "accuracy": accuracy[cell.column.name]}, []) for cell in wanted}
-    outcome = gather(recipe, "smoke", 1, wanted, done, {})
-    assert "| – | -20.00 | +10.00 to scaffold |" in tables.markdown(outcome)
-    rows = list(csv.DictReader(tables.sheet(outcome).splitlines()))
+    outcome = collect_results(recipe, "smoke", 1, wanted, done, {})
+    assert "| – | -20.00 | +10.00 to scaffold |" in tables.format_markdown(outcome)
+    rows = list(csv.DictReader(tables.format_csv(outcome).splitlines()))
     assert [(row["against"], row["gap"]) for row in rows] == [
         ("fedavg", "0.0"),
         ("fedavg", "-20.0"),
         ("scaffold", "10.0"),
     ]
-    data = outcome.jsonable(Path())
+    data = outcome.to_json(Path())
     assert "<span>+10.0 to scaffold</span>" in render_cell(data["cells"][2], data)
     assert "<span>-20.0</span>" in render_cell(data["cells"][1], data)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_what_a_recipe_is_measured_against_is_there(name: str) -> None:
-    recipe = load(name)
+    recipe = load_recipe(name)
     there = {column.name for column in recipe.columns}
     assert {recipe.reference, *(column.against for column in recipe.columns)} <= {*there, ""}

@@ -23,8 +23,9 @@ from smoke_recipe import smoke
 
 from fedptr.cli.main import main
 from fedptr.errors import UserError
+from fedptr.report.find_runs import unpack_archived_runs
 from fedptr.runs import archive
-from fedptr.runs.archive import extract_runs, pack_runs, restore_numbers, shorten_numbers, unpack_runs
+from fedptr.runs.archive import extract_runs, fetch_runs, pack_runs, restore_numbers, shorten_numbers, unpack_runs
 from fedptr.runs.lock import locked
 
 Capture = pytest.CaptureFixture[str]
@@ -87,6 +88,44 @@ def test_every_byte_comes_back(out: Path) -> None:
     assert known_by(out) == before
     assert not list(out.rglob("checkpoint")), "not asked for"
     assert unpack_runs(out / "runs") == (0, 4)
+
+
+def leave_behind(folder: Path) -> None:
+    """What is not a run: as after a checkout that removed the files of a run and not those git ignores."""
+    folder.mkdir(parents=True)
+    (folder / "lock").write_text("{}")
+    (folder / "log.txt").write_text("round 1\n")
+
+
+@pytest.mark.parametrize("how", ["unpack_runs", "fetch_runs"])
+def test_leftovers_do_not_hide_an_archived_run(how: str, out: Path) -> None:
+    before, run = known_by(out), out / "runs" / CELL / "seed0"
+    pack_runs(out / "runs", remove=True)
+    leave_behind(run)
+    with locked(run), pytest.raises(UserError, match="in use"):
+        fetch_runs([run])
+    assert unpack_runs(out / "runs") == (4, 0) if how == "unpack_runs" else fetch_runs([run]) is None
+    after = known_by(run)
+    assert after == {name: before[f"runs/{CELL}/seed0/{name}"] for name in after}
+    assert set(after) == set(KEPT)
+    assert (run.with_name("seed0.leftover") / "log.txt").read_text() == "round 1\n"
+    assert unpack_runs(out / "runs") == ((0, 4) if how == "unpack_runs" else (3, 1))
+
+
+def test_leftovers_do_not_hide_a_run_from_the_report(out: Path, tmp_path: Path) -> None:
+    pack_runs(out / "runs", remove=True)
+    leave_behind(out / "runs" / CELL / "seed0")
+    assert out / "runs" / CELL / "seed0" in unpack_archived_runs(out, [], tmp_path)
+
+
+@pytest.mark.parametrize("kept", KEPT[:2])
+def test_a_run_that_was_begun_is_not_replaced(kept: str, out: Path) -> None:
+    pack_runs(out / "runs", remove=True)
+    run = out / "runs" / CELL / "seed0"
+    run.mkdir(parents=True)
+    (run / kept).write_text("mine")
+    assert unpack_runs(out / "runs") == (3, 1)
+    assert contents(run) == {kept: b"mine"}
 
 
 def test_checkpoints_are_packed_where_they_are_asked_for(out: Path) -> None:
@@ -193,6 +232,9 @@ def test_tables_are_the_same_and_nothing_is_run_again(reproduced: Path, tmp_path
     assert main(["results", "pack", str(out), "--remove"]) == 0
     assert not [*out.glob("runs/*/seed*"), *out.glob("audit/*/shadow*")]
     stamp = (out / "runs" / "plans.toml").stat().st_mtime_ns
+    for cell, several in tomllib.loads((out / "runs" / "plans.toml").read_text()).items():
+        for name in several["runs"]:
+            leave_behind(out / "runs" / cell / name)
     capsys.readouterr()
     for name, more in asked.items():
         assert smoke(name, out, *more, "--jobs", "1") == 0

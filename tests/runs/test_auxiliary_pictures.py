@@ -39,7 +39,7 @@ def grey(low: int, high: int, channels: int = 1) -> Dataset:
 def test_a_sheet_is_in_the_units_of_the_data_and_clipped_to_their_range() -> None:
     """Pixels 0 to 20 with mean 10 and deviation 5: normalised 0 is middle grey, 2 is white, beyond is clipped."""
     X = torch.tensor([0.0, 2.0, 9.0, -2.0, float("nan"), float("inf")]).reshape(6, 1, 1, 1).expand(6, 1, 2, 2)
-    sheet = auxiliary_pictures.sheet(X, torch.tensor([0, 0, 0, 1, 1, 1]), grey(0, 20))
+    sheet = auxiliary_pictures.make_contact_sheet(X, torch.tensor([0, 0, 0, 1, 1, 1]), grey(0, 20))
     assert sheet.shape == (2 * 2 + 1, 3 * 2 + 2)
     assert sheet[0, [0, 3, 6]].tolist() == [128, 255, 255]
     assert sheet[3, [0, 3, 6]].tolist() == [0, 0, 255]
@@ -48,8 +48,8 @@ def test_a_sheet_is_in_the_units_of_the_data_and_clipped_to_their_range() -> Non
 
 def test_a_sheet_has_at_most_ten_classes_and_ten_images_of_each() -> None:
     y = torch.arange(12).repeat_interleave(11)
-    assert auxiliary_pictures.sheet(torch.zeros(132, 3, 2, 2), y, grey(0, 255, 3)).shape == (29, 29, 3)
-    assert auxiliary_pictures.sheet(torch.zeros(132, 2, 2, 2), y, grey(0, 255, 2)).shape == (29, 29), (
+    assert auxiliary_pictures.make_contact_sheet(torch.zeros(132, 3, 2, 2), y, grey(0, 255, 3)).shape == (29, 29, 3)
+    assert auxiliary_pictures.make_contact_sheet(torch.zeros(132, 2, 2, 2), y, grey(0, 255, 2)).shape == (29, 29), (
         "one of two channels"
     )
 
@@ -57,16 +57,16 @@ def test_a_sheet_has_at_most_ten_classes_and_ten_images_of_each() -> None:
 def test_whose_images_are_shown(tmp_path: Path) -> None:
     aux = {"X": torch.zeros(2, 1, 2, 2), "y": torch.arange(2)}
     run = Run(7, {"x": torch.zeros(1)}, ClientStates({3: aux, 5: aux}))
-    auxiliary_pictures.save(run, grey(0, 20), tmp_path / "a")
+    auxiliary_pictures.save_picture(run, grey(0, 20), tmp_path / "a")
     assert owner(tmp_path / "a" / "round0007.png") == "client 3"
-    auxiliary_pictures.save(replace(run, server={**run.server, **aux}), grey(0, 20), tmp_path / "b")
+    auxiliary_pictures.save_picture(replace(run, server={**run.server, **aux}), grey(0, 20), tmp_path / "b")
     assert owner(tmp_path / "b" / "round0007.png") == "the server"
     for nobody in (
         ClientStates(),
         ClientStates({0: {}}),
         ClientStates({0: {"X": torch.zeros(2, 4), "y": torch.arange(2)}}),
     ):
-        auxiliary_pictures.save(replace(run, clients=nobody), grey(0, 20), tmp_path / "c")
+        auxiliary_pictures.save_picture(replace(run, clients=nobody), grey(0, 20), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 

@@ -25,7 +25,7 @@ from fedptr.runs import runner
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.compare import ORDER
 from fedptr.runs.plan import Plan, load_plan, with_rounds
-from fedptr.runs.rounds_file import History
+from fedptr.runs.rounds_file import RoundsFile
 from fedptr.runs.summary import read_finished
 
 TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
@@ -123,13 +123,13 @@ from fedptr.runs import extend as longer
 from fedptr.runs import rounds_file as history
 from fedptr.runs import runner
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-def append(self, record, append=history.History.append):
+def append(self, record, append=history.RoundsFile.append):
     append(self, record)
     if record["round"] == 5: die()
 where = sys.argv.pop(1)
 if where == "sealed": longer.write_text = die     # the checkpoint is sealed again, the plan is as it was
 if where == "planned": runner.run_rounds = die            # nothing was trained since
-if where == "training": history.History.append = append
+if where == "training": history.RoundsFile.append = append
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -153,7 +153,7 @@ def test_an_early_summary_that_does_not_know_its_plan(short: Path, made: Path, c
 
     told = read_finished(short)[0]
     del told["plan_sha256"]
-    (short / "summary.json").write_text(json.dumps({**told, "sha256": summary.digest(told)}))
+    (short / "summary.json").write_text(json.dumps({**told, "sha256": summary.summary_digest(told)}))
     assert read_finished(short)
     subprocess.run([sys.executable, "-c", KILLED, "planned", "resume", str(short), "--rounds", "6"], check=False)
     resume(short, capsys)
@@ -171,7 +171,7 @@ def test_an_unfinished_run_gets_another_end(tmp_path: Path, made: Path, capsys: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.execute(with_rounds(plan, 9), runner.prepare(plan), out, stop)
+        runner.start_run(with_rounds(plan, 9), runner.prepare_experiment(plan), out, stop)
     for rounds in ("4", "6"):  # shorter than planned, and longer again
         resume(out, capsys, "--rounds", rounds)
         assert load_plan(out).run.rounds == int(rounds)
@@ -266,8 +266,8 @@ def test_a_run_cannot_end_where_it_was_not_evaluated(tmp_path: Path, capsys: Cap
 def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """`auto` would compile a run of six rounds, and not one of three."""
     out = run(tmp_path / "run", 3, *SCAFFOLD)
-    images = len(runner.prepare(load_plan(out)).dataset.train_y)
-    task = runner.prepare(load_plan(out)).task
+    images = len(runner.prepare_experiment(load_plan(out)).dataset.train_y)
+    task = runner.prepare_experiment(load_plan(out)).task
     each = choose.estimate_flops(load_plan(out), task, images) / 3
     monkeypatch.setattr(choose, "LONG", 4.5 * each)
     said = resume(out, capsys, "--rounds", "6")
@@ -283,7 +283,7 @@ def test_killed_while_it_goes_on_computing_as_it_began(
     short: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(choose, "LONG", 1.0)  # but it was begun when this was more
-    monkeypatch.setattr(runner, "prepare", lambda plan, real=runner.prepare: real(eager(plan)))
+    monkeypatch.setattr(runner, "prepare_experiment", lambda plan, real=runner.prepare_experiment: real(eager(plan)))
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "run_rounds", stopped)
@@ -295,7 +295,7 @@ def test_killed_while_it_goes_on_computing_as_it_began(
 
 def stopped(*args: Any) -> Any:
     """In place of `runner.run_rounds`."""
-    next(arg for arg in args if isinstance(arg, History)).close()
+    next(arg for arg in args if isinstance(arg, RoundsFile)).close()
     raise KeyboardInterrupt
 
 

@@ -22,18 +22,20 @@ from same_bits import outcome
 from small_world import World, quick
 from wait_until import PATIENCE, catches, until
 
-from fedptr.cli.main import main, parser
-from fedptr.cli.plan_options import tables_from
+from fedptr.cli.main import build_parser, main
+from fedptr.cli.plan_options import build_tables
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, federate
 from fedptr.data import cache
 from fedptr.data.dataset import PARTS, Dataset
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
+from fedptr.jobs.run_queue import run_plans
 from fedptr.methods import FedAvg, all_methods
-from fedptr.runs.experiment import prepare
+from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, check_plan, load_plan
+from fedptr.runs.rounds_file import read_records
 from fedptr.runs.runner import checkpoint_header, load_newest_checkpoint
 from fedptr.runs.same_run import identity_text
 
@@ -52,7 +54,7 @@ def test_make_soak_takes_every_method() -> None:
     """In two turns, with all clients and, where a method allows it, with a part of them."""
     seen: dict[str, set[float]] = {}
     for name, participation in itertools.islice(cases(), 2 * len(all_methods())):
-        plan = check_plan(tables_from(parser().parse_args(settings(name, participation, 60))))
+        plan = check_plan(build_tables(build_parser().parse_args(settings(name, participation, 60))))
         assert (plan.method.name, plan.run.participation) == (name, participation)
         seen.setdefault(name, set()).add(participation)
     assert seen == {name: {1.0} if method.everyone else {0.4, 1.0} for name, method in all_methods().items()}
@@ -68,11 +70,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple]:
         "import os, signal, sys\n"
         "from fedptr.cli import main as cli\n"
         "from fedptr.runs import rounds_file as history\n"
-        "append = history.History.append\n"
+        "append = history.RoundsFile.append\n"
         "def stop(self, record):\n"
         "    append(self, record)\n"
         "    if record['round'] == 4: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "history.History.append = stop\n"
+        "history.RoundsFile.append = stop\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )
     done = subprocess.run(
@@ -132,6 +134,32 @@ def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(part: Path, c
     assert (part / "rounds.jsonl").read_bytes() == lines
 
 
+def test_a_kill_in_the_first_line_is_a_fresh_start(part: Path, stopped, capsys) -> None:
+    """Nothing was saved yet: the round comes again, whole, and is not taken for the second."""
+    shutil.rmtree(part / "checkpoint")
+    first = (part / "rounds.jsonl").read_bytes().splitlines(keepends=True)[0]
+    (part / "rounds.jsonl").write_bytes(first[:-1])
+    assert "resuming" not in resume(part, capsys)
+    assert outcome(part) == stopped[1]
+    assert [record["round"] for record in read_records(part)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("saved", ["checkpoint", "summary.json"])
+def test_a_cut_off_line_beside_what_was_saved_is_no_fresh_start(saved: str, part: Path, stopped, capsys) -> None:
+    if saved == "summary.json":
+        resume(part, capsys)
+        shutil.rmtree(part / "checkpoint")
+    (part / "rounds.jsonl").write_bytes((part / "rounds.jsonl").read_bytes()[:20])
+    before = {path: path.read_bytes() for path in part.rglob("*") if path.is_file() and path.name != "lock"}
+    assert "start it again" in resume(part, capsys, 2)
+    assert before == {path: path.read_bytes() for path in before}
+    board = run_plans({part: load_plan(part)}, 1, lambda board: None)  # which puts it aside
+    assert (list(board.done), board.failed) == ([part], {})
+    assert outcome(part) == stopped[1]
+    aside = part.with_name(f"{part.name}.damaged")
+    assert before == {path: (aside / path.relative_to(part)).read_bytes() for path in before}
+
+
 def test_a_damaged_split_is_drawn_again(part: Path, stopped, capsys) -> None:
     (part / "split.json").write_text("{}")
     assert "drawn again from the plan" in resume(part, capsys)
@@ -157,7 +185,7 @@ def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name:
     """A thousand mutations each, up to the point where training would go on, from what the seals vouch for."""
     rng, whole = random.Random(name), (part / name).read_bytes()
     plan = load_plan(part)
-    experiment = prepare(plan)
+    experiment = prepare_experiment(plan)
     same = checkpoint_header(plan, experiment)
     for _ in range(1000):
         (part / name).write_bytes(damage(whole, rng))
@@ -322,7 +350,8 @@ ALL = list(all_methods())
 
 
 def run(world: World, method: FedAvg, faults: Faults | None = None, rounds: int = 8, **how):
-    return list(federate(method, world.task, world.clients, world.test, Rounds(rounds=rounds, **how), None, faults))
+    task = world.task_for(method)
+    return list(federate(method, task, world.clients, world.test, Rounds(rounds=rounds, **how), None, faults))
 
 
 @pytest.mark.parametrize("name", ALL)

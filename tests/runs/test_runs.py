@@ -20,11 +20,14 @@ from fedptr.data.load import load_dataset
 from fedptr.data.to_samples import to_samples
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.folder import new_folder_name
-from fedptr.runs.rounds_file import jsonable
+from fedptr.runs.rounds_file import to_json_values
 
 TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1"]
-RUN_FILES = {"plan.toml", "split.json", "rounds.jsonl", "summary.json", "weights.safetensors", "checkpoint", "lock"}
+RUN_FILES = {
+    "plan.toml", "split.json", "rounds.jsonl", "summary.json", "class_scores.json", "weights.safetensors", "checkpoint",
+    "lock",
+}  # fmt: skip
 Capture = pytest.CaptureFixture[str]
 
 
@@ -143,7 +146,7 @@ def test_rounds_that_are_not_evaluated(tmp_path: Path, capsys: Capture) -> None:
 
 def test_json_has_no_nan() -> None:
     value = {"a": [1.0, float("nan")], "b": {"c": float("-inf")}, "d": 3}
-    assert strict(json.dumps(jsonable(value), allow_nan=False)) == {"a": [1.0, None], "b": {"c": None}, "d": 3}
+    assert strict(json.dumps(to_json_values(value), allow_nan=False)) == {"a": [1.0, None], "b": {"c": None}, "d": 3}
 
 
 # Where results go

@@ -18,7 +18,7 @@ from fedptr import atomic_files
 from fedptr.cli.main import main
 from fedptr.compute.workload import MachinePlan
 from fedptr.core.local_training import Local
-from fedptr.methods import FedAvg, all_methods, get
+from fedptr.methods import FedAvg, all_methods, find_method
 from fedptr.privacy.differential import Privacy
 from fedptr.runs import compare
 from fedptr.runs.archive import read_members
@@ -52,7 +52,7 @@ def test_every_setting_affects_what_it_says() -> None:
     """Of all sections and all methods: another value is another run, or it is not."""
     for method, place, value in every_setting():
         section, _, key = place.partition(".")
-        plan = Plan(method=get(method)())
+        plan = Plan(method=find_method(method)())
         before = getattr(plan, section)
         if value == getattr(before, key):  # it has no other value
             continue
@@ -116,14 +116,17 @@ def test_a_changed_default_does_not_stop_a_resume(tmp_path: Path, monkeypatch: p
 def test_a_comparison_keeps_the_defaults_it_was_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["compare", *TINY, "--methods", "fedavg,fedprox", "--rounds", "1", "--out"]
     assert main([*argv, str(tmp_path / "old")]) == 0
-    mu = get("fedprox")().mu  # type: ignore[attr-defined]
+    mu = find_method("fedprox")().mu  # type: ignore[attr-defined]
     change_default(monkeypatch, Local, "lr", 0.02)
-    change_default(monkeypatch, get("fedprox"), "mu", 0.5)
+    change_default(monkeypatch, find_method("fedprox"), "mu", 0.5)
     assert main([*argv, str(tmp_path / "new")]) == 0
     assert main(["resume", str(tmp_path / "old")]) == 0, "it is finished, and no error"
     for out, expected in (("old", (0.01, mu)), ("new", (0.02, 0.5))):
         assert main(["resume", str(tmp_path / out), "--rounds", "2"]) == 0
-        for plan in (*compare.read_order(tmp_path / out)["fedprox"], load_plan(tmp_path / out / "fedprox" / "seed0")):
+        for plan in (
+            *compare.read_comparison(tmp_path / out)["fedprox"],
+            load_plan(tmp_path / out / "fedprox" / "seed0"),
+        ):
             assert (plan.local.lr, plan.method.mu) == expected  # type: ignore[attr-defined]
         assert read_finished(tmp_path / out / "fedprox" / "seed0")[0]["rounds"] == 2
 

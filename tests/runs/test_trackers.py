@@ -40,7 +40,7 @@ def expected(out: Path) -> Points:
     """What rounds.jsonl says, as curves."""
     points: Points = {}
     for record in rounds(out):
-        for name, value in trackers.scalars(record).items():
+        for name, value in trackers.record_scalars(record).items():
             points.setdefault(name, []).append((record["round"], value))
     return points
 
@@ -110,7 +110,7 @@ def test_a_resumed_run_has_every_round_once(kind: str, tmp_path: Path, monkeypat
     """Stopped after round 3 with a checkpoint of round 2 only: round 3 comes a second time."""
     needs(kind)
     out = tmp_path / "out"
-    original = trackers.scalars
+    original = trackers.record_scalars
 
     def stopping(record: Record) -> dict[str, float]:
         values = original(record)
@@ -118,10 +118,10 @@ def test_a_resumed_run_has_every_round_once(kind: str, tmp_path: Path, monkeypat
             raise KeyboardInterrupt  # as a second Ctrl-C
         return values
 
-    monkeypatch.setattr(trackers, "scalars", stopping)
+    monkeypatch.setattr(trackers, "record_scalars", stopping)
     assert main(["run", *TINY, *PTR, "--set", "run.checkpoint_every=2", f"--{kind}", "--out", "out"]) == 130
     assert [step for step, _ in read(kind, out)["test_accuracy"]] == [1, 2, 3]
-    monkeypatch.setattr(trackers, "scalars", original)
+    monkeypatch.setattr(trackers, "record_scalars", original)
     assert main(["resume", "out"]) == 0
     found, wanted = read(kind, out), expected(out)
     if kind == "mlflow":  # it keeps the clock of the round's first time
@@ -207,4 +207,4 @@ def test_numbers_of_a_record() -> None:
     client = {"id": 1, "distances": [1.0], "steps": 2}
     record = {"round": 1, "loss": float("nan"), "test_loss": None, "cohort": [1, 3], "clients": [client]}
     record |= {"server": {"beta": 0.5, "target": [1.0]}, "dropped": {"3": "simulated"}}
-    assert trackers.scalars(record) == {"server/beta": 0.5, "dropped": 1, "cohort": 2, "clients/steps": 2}
+    assert trackers.record_scalars(record) == {"server/beta": 0.5, "dropped": 1, "cohort": 2, "clients/steps": 2}

@@ -31,8 +31,8 @@ from fedptr.core.local_training import Local
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.methods import FedAvg, FedProx
-from fedptr.methods.adaptive_server import Adaptive
-from fedptr.theory.oracle import LOCAL, error, problem
+from fedptr.methods.adaptive_server import AdaptiveServer
+from fedptr.theory.oracle import LOCAL, make_problem, measure_error
 
 ROUNDS = 80
 UNIFORM = FedAvg(weighting="uniform")
@@ -50,15 +50,15 @@ RESTS: dict[str, tuple[FedAvg, Local, int]] = {
 
 @functools.cache
 def end(method: FedAvg, local: Local, rounds: int) -> Tensor:
-    at = problem(0)
+    at = make_problem(0)
     return last_run(federate(method, at.task, at.clients, rounds=Rounds(rounds=rounds), local=local)).w
 
 
 @pytest.mark.parametrize("name", RESTS)
 def test_rests_where_another_method_ends(name: str) -> None:
     """And nowhere else: from a little beside it moves. FedAvg's end is not the optimum, so neither is this."""
-    at, (_, method) = problem(0), rules.OURS[name]
-    if isinstance(method, Adaptive):
+    at, (_, method) = make_problem(0), rules.OURS[name]
+    if isinstance(method, AdaptiveServer):
         method = replace(method, v_start=1.0)  # the usual v of a first round makes large steps of rounding errors
     there = end(*RESTS[name])
     site = Site(at.task, LOCAL, Key(0).at("server"), 0, len(at.clients))
@@ -74,11 +74,11 @@ def test_rests_where_another_method_ends(name: str) -> None:
 
 
 def test_mime_moves_about_the_optimum_with_a_part_of_the_clients() -> None:
-    assert error(rules.OURS["Mime, β = 0.5"][1], problem(0), 0.3, ROUNDS // 2) > 1e-1
+    assert measure_error(rules.OURS["Mime, β = 0.5"][1], make_problem(0), 0.3, ROUNDS // 2) > 1e-1
 
 
 def test_mimelite_is_off_by_the_square() -> None:
-    best = problem(0).optimum()
+    best = make_problem(0).optimum()
     fedavg = float((end(UNIFORM, LOCAL, 100) - best).norm() / best.norm())
-    off = error(rules.OURS["MimeLite, β = 0.5"][1], problem(0), 1.0, ROUNDS)
+    off = measure_error(rules.OURS["MimeLite, β = 0.5"][1], make_problem(0), 1.0, ROUNDS)
     assert off / fedavg == pytest.approx(0.5**2, rel=0.15)

@@ -21,7 +21,13 @@ from fedptr.core.samples import Samples
 from fedptr.core.task import Differentiable, full_gradient
 from fedptr.errors import UserError
 from fedptr.theory import check_rates, theorem
-from fedptr.theory.problems import PROBLEMS, Smooth, agreeing, differing, sigmoid
+from fedptr.theory.problems import (
+    PROBLEMS,
+    SmoothProblem,
+    different_optima_problem,
+    shared_optimum_problem,
+    sigmoid_problem,
+)
 from fedptr.types import Batch
 
 N = 8
@@ -34,7 +40,7 @@ def whole(data: Samples) -> Batch:
     return Batch(*data.take(torch.arange(len(data))))
 
 
-def places(problem: Smooth) -> list[Tensor]:
+def places(problem: SmoothProblem) -> list[Tensor]:
     g = torch.Generator().manual_seed(5)
     start = problem.task.init()
     return [scale * torch.randn(len(start), generator=g, dtype=start.dtype) + start for scale in (0, 0.1, 1, 3, 10)]
@@ -42,7 +48,7 @@ def places(problem: Smooth) -> list[Tensor]:
 
 @MADE
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_constants_are_right(make: Callable[[int, int], Smooth], seed: int) -> None:
+def test_the_constants_are_right(make: Callable[[int, int], SmoothProblem], seed: int) -> None:
     """Every client's Hessian lies between −L₋ and L, and nowhere are clients less alike than B."""
     problem = make(seed, N)
     extremes = []
@@ -56,17 +62,17 @@ def test_the_constants_are_right(make: Callable[[int, int], Smooth], seed: int) 
     assert max(extremes) <= problem.L * (1 + 1e-9)
     assert min(extremes) >= -problem.L_minus - 1e-12
     assert max(extremes) > problem.L / 4, "L is not just anything large"
-    if make is sigmoid:
+    if make is sigmoid_problem:
         assert min(extremes) < -problem.L_minus / 10, "it should not be convex"
 
 
 def test_clients_that_differ_have_no_b() -> None:
-    """At the common optimum every client of `agreeing` is at rest; of `differing` none is."""
-    for make, still in ((agreeing, True), (differing, False)):
+    """At the common optimum every client is at rest if they share it, and none is if they do not."""
+    for make, still in ((shared_optimum_problem, True), (different_optima_problem, False)):
         problem = make(0, N)
         w = problem.task.init()
 
-        def mean(v: Tensor, problem: Smooth = problem) -> Tensor:
+        def mean(v: Tensor, problem: SmoothProblem = problem) -> Tensor:
             return torch.stack([problem.task.loss(v, whole(data)) for data in problem.clients]).mean()
 
         H = torch.autograd.functional.hessian(mean, w)
@@ -77,7 +83,7 @@ def test_clients_that_differ_have_no_b() -> None:
 
 
 def test_the_closed_form_gradient_is_the_gradient() -> None:
-    problem = sigmoid(1, N)
+    problem = sigmoid_problem(1, N)
     for w in places(problem):
         batch = whole(problem.clients[0])
         ours, loss = problem.task.grad(w, batch)
@@ -92,12 +98,16 @@ def test_the_printed_condition() -> None:
         theorem.smallest_lambda(1.0, 0.0, 6)
     for L_minus in (0.0, 1.0):
         lam = theorem.smallest_lambda(1.0, L_minus, 16)
-        assert theorem.printed(1.0, L_minus, lam, 16) >= 0 > theorem.printed(1.0, L_minus, lam * 0.97, 16)
+        assert (
+            theorem.printed_inequality(1.0, L_minus, lam, 16)
+            >= 0
+            > theorem.printed_inequality(1.0, L_minus, lam * 0.97, 16)
+        )
         assert 50 < lam < 80
 
 
 @MADE
-def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], Smooth]) -> None:
+def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], SmoothProblem]) -> None:
     problem = make(0, N)
     lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
     method = check_rates.theorem_method("fedptr", problem, lam, 16)
@@ -106,23 +116,23 @@ def test_the_auxiliary_dataset_is_really_learned(make: Callable[[int, int], Smoo
     matched = [c for run in runs for c in run.record["clients"] if "match_before" in c]
     assert len(matched) == 2 * N, "in rounds 3 and 13"
     assert all(c["match_after"] < c["match_before"] for c in matched)
-    most = check_rates.inexactness(problem, lam)
+    most = check_rates.bound_inexactness(problem, lam)
     achieved = [c["gamma"] for run in runs[check_rates.M :] for c in run.record["clients"]]
     assert most / 1000 < max(achieved) <= most < 1e-3, "γ is what is said of it"
     assert not torch.equal(runs[0].clients[0]["X"], runs[-1].clients[0]["X"])
 
 
 @pytest.fixture(scope="module")
-def results() -> list[theorem.Result]:
-    return check_rates.check(ROUNDS, 1, N, tell=lambda words: None)
+def results() -> list[theorem.RateResult]:
+    return check_rates.check_rates(ROUNDS, 1, N, tell=lambda words: None)
 
 
-def held(results: list[theorem.Result], method: str, what: str) -> dict[str, bool]:
+def held(results: list[theorem.RateResult], method: str, what: str) -> dict[str, bool]:
     return {r.problem.split()[-1]: r.conditions[what].startswith("yes") for r in results if r.method == method}
 
 
 @pytest.mark.parametrize("method", ["fedptr"])
-def test_the_theorem_holds_where_its_conditions_do(results: list[theorem.Result], method: str) -> None:
+def test_the_theorem_holds_where_its_conditions_do(results: list[theorem.RateResult], method: str) -> None:
     for what in ("L-smooth", "μ = λ − L₋ > 0", "η ≤ 1/(2λ)", "γ small", "the printed inequality"):
         assert all(held(results, method, what).values()), what
     for problem, answer in held(results, method, "B-dissimilar").items():
@@ -131,10 +141,10 @@ def test_the_theorem_holds_where_its_conditions_do(results: list[theorem.Result]
         assert answer or problem == "optima"
 
 
-def test_what_is_measured_is_what_the_engine_did(results: list[theorem.Result]) -> None:
+def test_what_is_measured_is_what_the_engine_did(results: list[theorem.RateResult]) -> None:
     """G of FedAvg, by hand: three steps on each client, the mean, and again."""
     result = next(r for r in results if r.method == "fedavg")
-    problem = agreeing(0, N)
+    problem = shared_optimum_problem(0, N)
     lr = 1 / (theorem.smallest_lambda(problem.L, problem.L_minus, N) + problem.L)
     w, G = problem.task.init(), []
     for _ in range(check_rates.M + ROUNDS[-1]):
@@ -153,7 +163,7 @@ def test_what_is_measured_is_what_the_engine_did(results: list[theorem.Result]) 
     )
 
 
-def test_every_method_makes_progress_in_its_own_way(results: list[theorem.Result]) -> None:
+def test_every_method_makes_progress_in_its_own_way(results: list[theorem.RateResult]) -> None:
     for problem in {r.problem for r in results}:
         ends = {r.method: r.traces[-1].G for r in results if r.problem == problem}
         assert len(set(ends.values())) == len(ends) >= 2
@@ -162,15 +172,15 @@ def test_every_method_makes_progress_in_its_own_way(results: list[theorem.Result
 
 def test_a_bound_needs_its_conditions() -> None:
     """Less alike clients, a coarser solution or a longer step loosen it until there is none."""
-    problem = agreeing(0, N)
+    problem = shared_optimum_problem(0, N)
     lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
     seen = theorem.Trace(100, G=1.0, delta=1.0, L=problem.L, B=1.1, sigma=0.1, gamma=1e-3)
-    bound = theorem.bound(problem, lam, seen)
+    bound = theorem.compute_bound(problem, lam, seen)
     assert 2 * lam / 100 < bound < 3 * lam / 100, "2λΔ/T and a little"
     for worse in ({"B": 10.0}, {"gamma": 0.1}, {"sigma": 1.0}, {"delta": 2.0}, {"T": 50}):
-        assert bound < theorem.bound(problem, lam, replace(seen, **worse)) < math.inf
+        assert bound < theorem.compute_bound(problem, lam, replace(seen, **worse)) < math.inf
     for none in ({"B": 1e4}, {"gamma": 1.0}, {"T": 4}):
-        assert theorem.bound(problem, lam, replace(seen, **none)) == math.inf
+        assert theorem.compute_bound(problem, lam, replace(seen, **none)) == math.inf
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

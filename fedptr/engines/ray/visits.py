@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedptr.core.federation import Visit, VisitResults, check_reply, name_failures
 from fedptr.core.method import Method, Site
+from fedptr.core.visit import Request, Visit, VisitResults, check_reply, name_failures
 from fedptr.engines.ray.pool import Pool, last_line_of_error
 from fedptr.engines.ray.worker import Failed, Order, Trained, describe_experiment, describe_site
 from fedptr.errors import ClientError, UserError
@@ -41,8 +41,8 @@ class Round:
     """The state of a round: who waits, who trains, what came back."""
 
     method: Method
-    msg: State
-    sent: Any  # the message, in the object store
+    request: Request
+    sent: Any  # the message to every client, in the object store
     states: Mapping[int, State]
     sites: Mapping[int, Site]
     waiting: collections.deque[int]
@@ -52,16 +52,16 @@ class Round:
     deaths: collections.Counter[int] = field(default_factory=collections.Counter)
     suspects: set[int] = field(default_factory=set)
 
-    def pack_client_state(self, i: int) -> bytes | None:
-        state = self.states.get(i)
-        return None if state is None else pack_state(state)
+    def make_order(self, i: int) -> Order:
+        state, own = self.states.get(i), self.request.own.get(i, {})
+        return Order(pack_state(own), None if state is None else pack_state(state), describe_site(self.sites[i]), i)
 
     def take_result(self, i: int, result: Trained | Failed) -> None:
         if isinstance(result, Trained):
             try:
                 with name_failures(self.method, self.sites[i].round, f"client {i}"):
                     reply, client, log = (unpack_state(part) for part in result[:3])
-                    check_reply(reply, self.msg)
+                    check_reply(reply, self.request.expected)
                     self.visits[i] = Visit(reply, client, log, result.seconds)
                     return
             except ClientError as error:
@@ -134,7 +134,7 @@ class Workers:
     def __call__(
         self,
         method: Method,
-        msg: State,
+        request: Request,
         states: Mapping[int, State],
         sites: Mapping[int, Site],
         tolerant: bool,
@@ -142,8 +142,8 @@ class Workers:
         """The same visits as in-process, in any order; the run fails at the same client."""
         if method != self.plan.method:
             raise UserError(f"the workers were made for {self.plan.method}, not for {method}; make new ones")
-        sent = self.ray.put(pack_state(msg))
-        now = Round(method, msg, sent, states, sites, collections.deque(sites))
+        sent = self.ray.put(pack_state(request.msg))
+        now = Round(method, request, sent, states, sites, collections.deque(sites))
         try:
             while now.waiting or now.visiting:
                 self.assign_clients(now)
@@ -173,8 +173,8 @@ class Workers:
         while now.waiting and self.idle:
             fair = math.ceil(len(now.waiting) / (2 * self.count))  # small last groups, so workers end together
             worker, clients = self.idle.popleft(), now.next_group(min(fair, int(GROUP / max(self.seconds, 1e-4))))
-            orders = [Order(now.pack_client_state(i), describe_site(now.sites[i]), i) for i in clients]
-            now.visiting[worker.visit_clients.remote(now.sent, orders)] = worker, clients
+            call = worker.visit_clients.remote(now.request.purpose, now.sent, [now.make_order(i) for i in clients])
+            now.visiting[call] = worker, clients
         self.start_workers(len(now.waiting))
 
     def wait_for_results(self, now: Round) -> None:

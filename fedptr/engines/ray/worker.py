@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 import torch
 
 import fedptr
-from fedptr.core.federation import name_failures, visit_client
 from fedptr.core.method import Site
+from fedptr.core.visit import Purpose, name_failures, visit_client
 from fedptr.data.dataset import dataset_digest
 from fedptr.data.split import Split
 from fedptr.errors import ClientError, UserError
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import Experiment, prepare
+from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.tensor_bytes import pack_state, unpack_state
 
-ELSEWHERE = ("task", "data")  # parts of a site that the worker has itself
+ELSEWHERE = ("task", "data", "test")  # parts of a site that the worker has itself
 
 
 class Order(NamedTuple):
     """A client to train, as it is sent."""
 
+    own: bytes  # the message to this client alone
     client: bytes | None  # its state
     place: dict[str, Any]  # its site, without task and data
     i: int
@@ -63,22 +64,24 @@ class Worker:
         """Builds the experiment of a plan (TOML), with the split it was given; returns a description of it."""
         try:
             self.plan = planning.check_plan(tomllib.loads(plan))
-            self.experiment = prepare(self.plan, split)
+            self.experiment = prepare_experiment(self.plan, split)
             return describe_experiment(self.experiment)
         except UserError as error:
             return describe_failure(error)
 
-    def visit_clients(self, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
-        return [self.visit_one(msg, *order) for order in orders]
+    def visit_clients(self, purpose: Purpose, msg: bytes, orders: list[Order]) -> list[Trained | Failed]:
+        return [self.visit_one(purpose, msg, order) for order in orders]
 
-    def visit_one(self, msg: bytes, client: bytes | None, place: dict[str, Any], i: int) -> Trained | Failed:
+    def visit_one(self, purpose: Purpose, msg: bytes, order: Order) -> Trained | Failed:
         """One client's round."""
-        method, e = self.plan.method, self.experiment
-        site = Site(task=e.task, data=e.clients[i], **place)
+        method, e, i, client = self.plan.method, self.experiment, order.i, order.client
+        test = e.client_tests[i] if e.client_tests else None
+        site = Site(task=e.task, data=e.clients[i], test=test, **order.place)
         try:
             with name_failures(method, site.round, f"client {i}"):
                 state = None if client is None else unpack_state(client)
-                result = visit_client(method, unpack_state(msg), state, site, i)
+                message = {**unpack_state(msg), **unpack_state(order.own)}
+                result = visit_client(method, purpose, message, state, site, i)
                 return Trained(
                     pack_state(result.reply), pack_state(result.client), pack_state(result.log), result.seconds
                 )

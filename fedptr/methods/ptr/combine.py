@@ -28,11 +28,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedptr.core.method import Method, Site
+from fedptr.core.method import Entry, Method, Site, Sizes
 from fedptr.errors import UserError
-from fedptr.methods import PTR, address, get
+from fedptr.methods import PTR, find_method, method_address
 from fedptr.methods.fedptr import FedPTR
-from fedptr.methods.ptr.projection import Projected
+from fedptr.methods.ptr.projection import Projection
 from fedptr.methods.ptr.trajectory import MEMORY
 from fedptr.settings import baseline_of, effect_of, setting
 from fedptr.types import State
@@ -42,16 +42,17 @@ def with_ptr(base: type[Method]) -> type[Method]:
     """The class of `NAME+ptr`."""
     if base.no_ptr:
         raise UserError(f"{base.name}{PTR}: {base.name} {base.no_ptr}; combine ptr with another method")
-    both = {f.name for f in fields(base)} & {f.name for f in fields(Projected)}
-    names = {f.name: f"ptr_{f.name}" if f.name in both else f.name for f in fields(Projected)}
+    both = {f.name for f in fields(base)} & {f.name for f in fields(Projection)}
+    names = {f.name: f"ptr_{f.name}" if f.name in both else f.name for f in fields(Projection)}
 
     @dataclass(frozen=True)
-    class Beside(Projected, base):  # type: ignore[misc, valid-type]
+    class CombinedWithPTR(Projection, base):  # type: ignore[misc, valid-type]
         name = f"{base.name}{PTR}"
         alone = base
         idea = f"{base.idea.partition(': ')[0]}, with FedPTR beside"
         cite = f"{base.cite}; {FedPTR.cite}"
-        cost = base.cost._replace(up=base.cost.up + base.measures_drift, trail="client", auxiliary="client")
+        cost = base.cost._replace(trail="client", auxiliary="client")
+        sent = (*base.sent, "start") if base.measures_drift else base.sent
 
         @functools.cached_property
         def ptr(self) -> FedPTR:
@@ -61,6 +62,14 @@ def with_ptr(base: type[Method]) -> type[Method]:
         @property
         def active(self) -> bool:
             return self.ptr.active
+
+        @property
+        def sends_start(self) -> bool:
+            return base.measures_drift and self.active and self.start_from == "projected"
+
+        def sends(self, task: Sizes) -> dict[str, Entry]:
+            entries = base.sends(self, task)
+            return entries if self.sends_start else {name: entries[name] for name in entries if name != "start"}
 
         def client_init(self, x: Tensor, site: Site) -> State:
             return {**base.client_init(self, x, site), **self.ptr.client_init(x, site)}
@@ -78,22 +87,25 @@ def with_ptr(base: type[Method]) -> type[Method]:
         def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
             memory = {name: client[name] for name in MEMORY if name in client}
             sent, kept = base.reply(self, w, msg, client, steps, site)
-            if sent and base.measures_drift and self.active and self.start_from == "projected":
+            if sent and self.sends_start:
                 sent = {**sent, "start": self.start(msg, client)}  # also before warm-up: a reply has the same entries
             log, _ = self.ptr.reply(w, msg, client, steps, site)
             return {**sent, **{name: log[name] for name in log if name.startswith("log/")}}, {**kept, **memory}
 
+        def quadratic_limit(self, A: Tensor, c: Tensor, K: int, lr: float) -> tuple[Tensor | None, Tensor] | None:
+            return None if self.active else base.quadratic_limit(self, A, c, K, lr)
+
         def __reduce__(self) -> tuple[Any, ...]:
             """For engines that send a method: its class has no name to be found by, but the method has."""
-            return again, (address(type(self)), asdict(self))
+            return rebuild_method, (method_address(type(self)), asdict(self))
 
     # A name that both have is the method's own, in the method's own place.
-    own = [declared(base, name, name) for name in sorted(both)]
-    ptr = [declared(Projected, name, names[name]) for name in sorted(both)]
-    return make_dataclass("WithPTR", [*own, *ptr], bases=(Beside,), frozen=True)
+    own = [redeclare_setting(base, name, name) for name in sorted(both)]
+    ptr = [redeclare_setting(Projection, name, names[name]) for name in sorted(both)]
+    return make_dataclass("WithPTR", [*own, *ptr], bases=(CombinedWithPTR,), frozen=True)
 
 
-def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
+def redeclare_setting(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
     """A setting of a class, to be declared by another, and under another name."""
     (f,) = (f for f in fields(cls) if f.name == name)
     doc = f.metadata["doc"] if here == name else f"FedPTR's {name}: {f.metadata['doc']}"
@@ -104,10 +116,10 @@ def declared(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
     )
 
 
-def called(method: type[Method], name: str) -> str:
+def ptr_setting_name(method: type[Method], name: str) -> str:
     """What a setting of FedPTR's is called in a method that has it."""
     return f"ptr_{name}" if any(f.name == f"ptr_{name}" for f in fields(method)) else name
 
 
-def again(name: str, settings: dict[str, Any]) -> Method:
-    return get(name)(**settings)
+def rebuild_method(name: str, settings: dict[str, Any]) -> Method:
+    return find_method(name)(**settings)

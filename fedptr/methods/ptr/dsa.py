@@ -29,13 +29,13 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-def draw(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_augmentation(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     """A random augmentation for n images of this shape."""
     family = FAMILIES[int(torch.randint(len(FAMILIES), (), generator=generator))]
     return family(n, shape[-2:], generator)
 
 
-def color(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_color(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     brightness, saturation, contrast = torch.rand(3, n, 1, 1, 1, generator=generator).unbind()
     brightness, saturation, contrast = (brightness - 0.5) * BRIGHTNESS, saturation * SATURATION, contrast + CONTRAST
 
@@ -49,7 +49,7 @@ def color(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmenta
     return apply
 
 
-def crop(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_crop(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     """A shift; what comes in from outside is zero."""
     reach = [int(side * CROP + 0.5) for side in size]
     down, right = (torch.randint(-r, r + 1, (n,), generator=generator) for r in reach)
@@ -65,7 +65,7 @@ def crop(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentat
     return apply
 
 
-def cutout(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_cutout(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     """A zero square of half the side, centred anywhere, cut off at the border."""
     kept = []
     for side in size:
@@ -77,24 +77,24 @@ def cutout(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augment
     return lambda x: x * mask.to(x)
 
 
-def flip(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_flip(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     flipped = (torch.rand(n, generator=generator) < FLIP).view(n, 1, 1, 1)
     return lambda x: torch.where(flipped.to(x.device), x.flip(3), x)
 
 
-def scale(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_scale(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     sx, sy = torch.rand(2, n, generator=generator) * (SCALE - 1 / SCALE) + 1 / SCALE
     zero = torch.zeros(n)
-    return affine(torch.stack([sx, zero, zero, zero, sy, zero], 1))
+    return make_affine(torch.stack([sx, zero, zero, zero, sy, zero], 1))
 
 
-def rotate(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
+def draw_rotation(n: int, size: tuple[int, ...], generator: torch.Generator) -> Augmentation:
     angle = (torch.rand(n, generator=generator) - 0.5) * 2 * ROTATE / 180 * math.pi
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(n)
-    return affine(torch.stack([cos, -sin, zero, sin, cos, zero], 1))
+    return make_affine(torch.stack([cos, -sin, zero, sin, cos, zero], 1))
 
 
-def affine(theta: Tensor) -> Augmentation:
+def make_affine(theta: Tensor) -> Augmentation:
     def apply(x: Tensor) -> Tensor:
         grid = F.affine_grid(theta.view(-1, 2, 3).to(x), list(x.shape), align_corners=True)
         return F.grid_sample(x, grid, align_corners=True)
@@ -102,4 +102,4 @@ def affine(theta: Tensor) -> Augmentation:
     return apply
 
 
-FAMILIES = (color, crop, cutout, flip, scale, rotate)
+FAMILIES = (draw_color, draw_crop, draw_cutout, draw_flip, draw_scale, draw_rotation)

@@ -24,14 +24,14 @@ from torch import Tensor
 
 from fedptr.core.randomness import Key
 from fedptr.core.task import Task
-from fedptr.methods.ptr.dsa import Augmentation, draw, identity
+from fedptr.methods.ptr.dsa import Augmentation, draw_augmentation, identity
 from fedptr.types import Batch
 
 BETA_FLOOR = 1e-6  # a negative step size would make the student climb
 KEPT = 16  # student steps whose models are all kept
 ROOM = 400e6  # bytes for what else is kept of them
 RISE, GROW, CUT = 1.1, 1.5, 1 / 3  # of careful steps: a loss this much higher is a step too far; longer, shorter steps
-PACES = (1.0, 0.5, 0.25)  # see `paced`
+PACES = (1.0, 0.5, 0.25)  # see `fit_beta`
 
 
 class Auxiliary(NamedTuple):
@@ -45,7 +45,7 @@ class Auxiliary(NamedTuple):
     gain: Tensor = torch.tensor(1.0)  # factor on the outer steps; stays 1 unless they are careful
 
 
-class Step(NamedTuple):
+class StudentStep(NamedTuple):
     """The random part of one student step: which images, and how they are augmented."""
 
     rows: Tensor | None
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Matching:
+class MatchingSettings:
     """How to match; the meaning of each is in `fedptr.methods.ptr.projection`."""
 
     H: int
@@ -69,13 +69,13 @@ class Matching:
     momentum: float
     batch: int  # images per student step; 0 = all
     dsa: bool
-    stop: float = 0.0  # see `stalled`
-    pace: bool = False  # whether β may be taken from the trajectory, see `paced`
+    stop: float = 0.0  # see `has_stalled`
+    pace: bool = False  # whether β may be taken from the trajectory, see `fit_beta`
     careful: bool = False  # whether outer steps grow while the loss falls, and are taken back when it rises
 
 
-class Report(NamedTuple):
-    """What one call of `match` did."""
+class MatchingReport(NamedTuple):
+    """What one call of `match_trajectory` did."""
 
     before: float  # L before the first outer step
     after: float  # L after the last one, under the same random draw as `before`
@@ -88,7 +88,7 @@ class Report(NamedTuple):
     gain: float  # see `Auxiliary`
 
 
-class Place(NamedTuple):
+class OuterPoint(NamedTuple):
     """Where an outer step begins: D̃, with its loss and gradient."""
 
     aux: Auxiliary
@@ -101,55 +101,59 @@ class Place(NamedTuple):
         return math.isfinite(self.L) and bool(self.gX.isfinite().all()) and bool(self.gbeta.isfinite())
 
 
-def match(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: Matching, key: Key) -> tuple[Auxiliary, Report]:
+def match_trajectory(
+    task: Task, start: Tensor, end: Tensor, aux: Auxiliary, how: MatchingSettings, key: Key
+) -> tuple[Auxiliary, MatchingReport]:
     """H outer steps on (X, β). Leaves its arguments alone; a call that goes wrong keeps the last sound D̃."""
-    span2 = distance(start, end)
+    span2 = squared_distance(start, end)
     if span2 == 0 or not math.isfinite(span2):
-        return aux, Report(math.nan, math.nan, math.sqrt(span2), peak(aux.X), True, False, False, 0, float(aux.gain))
+        return aux, MatchingReport(
+            math.nan, math.nan, math.sqrt(span2), largest_value(aux.X), True, False, False, 0, float(aux.gain)
+        )
     order, noise, first = key("mtt-batch"), key("mtt-aug"), None
     after, stopped, clamped = math.nan, False, False
     losses: list[float] = []
-    here: Place | None = None  # the last place from which it was sound to go on
+    here: OuterPoint | None = None  # the last place from which it was sound to go on
     for _ in range(how.H):
         if first is None or not how.careful:  # who compares losses, compares them under the same random draw
             steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)
         if first is None:
-            first, aux = steps, paced(task, start, end, aux, steps) if how.pace else aux
-        there = Place(aux, *meta_gradient(task, start, end, aux, steps))
+            first, aux = steps, fit_beta(task, start, end, aux, steps) if how.pace else aux
+        there = OuterPoint(aux, *meta_gradient(task, start, end, aux, steps))
         if there.sound and not (how.careful and here and there.L > RISE * here.L):
-            here = there._replace(aux=scaled(there.aux, GROW)) if how.careful else there
+            here = there._replace(aux=scale_outer_steps(there.aux, GROW)) if how.careful else there
         elif how.careful and here:
-            here = here._replace(aux=at_rest(scaled(here.aux, CUT)))
+            here = here._replace(aux=reset_momentum(scale_outer_steps(here.aux, CUT)))
         else:
             stopped = True
             break
         losses.append(there.L)
-        aux = descend(here.aux, here.gX, here.gbeta, how)
+        aux = take_outer_step(here.aux, here.gX, here.gbeta, how)
         clamped = clamped or bool(aux.beta <= BETA_FLOOR)
-        if how.stop and stalled(losses, how.stop):
+        if how.stop and has_stalled(losses, how.stop):
             break
     if first and not stopped:
-        after = distance(arrival(task, start, aux, first), end) / span2
+        after = squared_distance(train_student(task, start, aux, first), end) / span2
         stopped = not math.isfinite(after)
     if stopped or (how.careful and here and after > RISE * here.L):
         aux = here.aux if here else aux
-        after = distance(arrival(task, start, aux, first or []), end) / span2
+        after = squared_distance(train_student(task, start, aux, first or []), end) / span2
     before = losses[0] if losses else math.nan
     span, gain = math.sqrt(span2), float(aux.gain)
-    return aux, Report(before, after, span, peak(aux.X), False, stopped, clamped, len(losses), gain)
+    return aux, MatchingReport(before, after, span, largest_value(aux.X), False, stopped, clamped, len(losses), gain)
 
 
-def scaled(aux: Auxiliary, factor: float) -> Auxiliary:
+def scale_outer_steps(aux: Auxiliary, factor: float) -> Auxiliary:
     """With longer or shorter outer steps."""
     return aux._replace(gain=(aux.gain * factor).clamp(1e-6, 1e6))
 
 
-def at_rest(aux: Auxiliary) -> Auxiliary:
+def reset_momentum(aux: Auxiliary) -> Auxiliary:
     """Without the momentum of earlier outer steps."""
     return aux._replace(X_velocity=torch.zeros_like(aux.X), beta_velocity=torch.zeros_like(aux.beta))
 
 
-def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]) -> Auxiliary:
+def fit_beta(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[StudentStep]) -> Auxiliary:
     """With a β that suits the trajectory's length, unless the student gets nearer to its end with the one there is.
 
     R steps of it along the first gradient are as long as the trajectory, half or a quarter as long, whichever brings
@@ -158,7 +162,7 @@ def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[St
     span = (end - start).norm()
 
     def missed(beta: Tensor) -> float:
-        return float((arrival(task, start, aux._replace(beta=beta), steps) - end).norm())
+        return float((train_student(task, start, aux._replace(beta=beta), steps) - end).norm())
 
     if float(aux.beta) > 0 and missed(aux.beta) < float(span):
         return aux
@@ -169,16 +173,16 @@ def paced(task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[St
     return aux._replace(beta=(min(sound, key=sound.__getitem__) * whole).clamp(min=BETA_FLOOR)) if sound else aux
 
 
-def stalled(losses: list[float], part: float) -> bool:
+def has_stalled(losses: list[float], part: float) -> bool:
     """Whether two outer steps in a row found no loss that is lower, by this part, than the best before them.
 
-    >>> stalled([1.0, 0.9, 0.89, 0.9], 0.02), stalled([1.0, 0.9, 0.95, 0.8], 0.02)
+    >>> has_stalled([1.0, 0.9, 0.89, 0.9], 0.02), has_stalled([1.0, 0.9, 0.95, 0.8], 0.02)
     (True, False)
     """
     return len(losses) > 2 and min(losses[-2:]) > (1 - part) * min(losses[:-2])
 
 
-def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxiliary:
+def take_outer_step(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: MatchingSettings) -> Auxiliary:
     """One SGD step with momentum on the images and one on β, which stays positive."""
     vX = how.momentum * aux.X_velocity + gX
     vbeta = how.momentum * aux.beta_velocity + gbeta
@@ -191,22 +195,22 @@ def descend(aux: Auxiliary, gX: Tensor, gbeta: Tensor, how: Matching) -> Auxilia
 
 
 def draw_steps(
-    how: Matching, n: int, shape: tuple[int, ...], order: torch.Generator, noise: torch.Generator
-) -> list[Step]:
+    how: MatchingSettings, n: int, shape: tuple[int, ...], order: torch.Generator, noise: torch.Generator
+) -> list[StudentStep]:
     """The random parts of R student steps; minibatches run through the whole set before it is shuffled again."""
-    steps: list[Step] = []
+    steps: list[StudentStep] = []
     chunks: list[Tensor] = []
     for _ in range(how.R):
         rows = None
         if how.batch and how.batch < n:
             chunks = chunks or list(torch.randperm(n, generator=order).split(how.batch))
             rows = chunks.pop(0)
-        augment = draw(n if rows is None else len(rows), shape, noise) if how.dsa else identity
-        steps.append(Step(rows, augment))
+        augment = draw_augmentation(n if rows is None else len(rows), shape, noise) if how.dsa else identity
+        steps.append(StudentStep(rows, augment))
     return steps
 
 
-def student(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Iterator[Tensor]:
+def student_path(task: Task, start: Tensor, aux: Auxiliary, steps: list[StudentStep]) -> Iterator[Tensor]:
     """The student's trajectory ŵ_0 … ŵ_R: plain gradient descent with step size β."""
     w = start
     yield w
@@ -216,9 +220,9 @@ def student(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Ite
         yield w
 
 
-def arrival(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Tensor:
+def train_student(task: Task, start: Tensor, aux: Auxiliary, steps: list[StudentStep]) -> Tensor:
     """ŵ_R"""
-    return deque(student(task, start, aux, steps), maxlen=1)[0]
+    return deque(student_path(task, start, aux, steps), maxlen=1)[0]
 
 
 def stretch_length(R: int) -> int:
@@ -231,7 +235,9 @@ def room_for(size: int, steps: int) -> int:
     return min(steps, int(ROOM // size)) if size else 0
 
 
-def backwards(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> Iterator[tuple[Tensor, Step | None]]:
+def student_path_backwards(
+    task: Task, start: Tensor, aux: Auxiliary, steps: list[StudentStep]
+) -> Iterator[tuple[Tensor, StudentStep | None]]:
     """The student's trajectory from its end ŵ_R, each ŵ_r with the step that leaves it.
 
     Of a long trajectory only every √R-th model is kept, and the stretch after it is computed again when its turn comes.
@@ -243,23 +249,23 @@ def backwards(task: Task, start: Tensor, aux: Auxiliary, steps: list[Step]) -> I
     stretches = [steps[r : r + stride] for r in range(0, len(steps), stride)]
     begins = [start]
     for stretch in stretches[:-1]:
-        begins.append(arrival(task, begins[-1], aux, stretch))
+        begins.append(train_student(task, begins[-1], aux, stretch))
     for n, (begin, plain) in enumerate(zip(reversed(begins), reversed(stretches), strict=True)):
         stretch = [step._replace(room=place) for step, place in zip_longest(plain, places[: len(plain)])]
-        path = list(student(task, begin, aux, stretch))
+        path = list(student_path(task, begin, aux, stretch))
         if n == 0:
             yield path[-1], None
         yield from zip(path[-2::-1], reversed(stretch), strict=True)
 
 
 def meta_gradient(
-    task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[Step]
+    task: Task, start: Tensor, end: Tensor, aux: Auxiliary, steps: list[StudentStep]
 ) -> tuple[float, Tensor, Tensor]:
     """L and its exact gradient with respect to X and β, by the adjoint sweep."""
-    path = backwards(task, start, aux, steps)
+    path = student_path_backwards(task, start, aux, steps)
     arrived, _ = next(path)
     span2 = (start - end).square().sum()
-    L = distance(arrived, end) / float(span2)
+    L = squared_distance(arrived, end) / float(span2)
     a = 2 * (arrived - end) / span2
     gX, gbeta = torch.zeros_like(aux.X), torch.zeros_like(aux.beta)
     for w, step in path:
@@ -274,23 +280,23 @@ def meta_gradient(
     return L, gX, gbeta
 
 
-def project(
+def project_model(
     task: Task, x: Tensor, X: Tensor, y: Tensor, K: int, lr: float, momentum: float, dsa: bool, key: Key
 ) -> Tensor:
     """w̃: K steps of gradient descent from x on the whole auxiliary set."""
     w, velocity, noise = x, torch.zeros_like(x), key("projection-aug")
     for _ in range(K):
-        augment = draw(len(y), tuple(X.shape[1:]), noise) if dsa else identity
+        augment = draw_augmentation(len(y), tuple(X.shape[1:]), noise) if dsa else identity
         g, _ = task.grad(w, Batch(augment(X), y))
         velocity = momentum * velocity + g
         w = w - lr * velocity
     return w
 
 
-def distance(a: Tensor, b: Tensor) -> float:
+def squared_distance(a: Tensor, b: Tensor) -> float:
     """‖a − b‖²"""
     return float((a - b).square().sum())
 
 
-def peak(X: Tensor) -> float:
+def largest_value(X: Tensor) -> float:
     return float(X.abs().max())

@@ -20,15 +20,15 @@ from typing import Literal
 from torch import Tensor
 
 from fedptr.core.method import Site
-from fedptr.methods.ptr.matching import project
+from fedptr.methods.ptr.matching import project_model
 from fedptr.methods.ptr.pull import Pull
-from fedptr.methods.ptr.trajectory import Trajectory, logged
+from fedptr.methods.ptr.trajectory import Trajectory, log_entries
 from fedptr.settings import setting
 from fedptr.types import State
 
 
 @dataclass(frozen=True)
-class Projected(Pull, Trajectory):
+class Projection(Pull, Trajectory):
     K: int = setting(5, "projection steps", ge=0)
     eta: float = setting(0.01, "projection step size η", ge=0)
     projection_lr: Literal["eta", "beta"] = setting("eta", "project with η or with the learned β")
@@ -50,15 +50,17 @@ class Projected(Pull, Trajectory):
         if not self.warm(memory):
             return None, memory, log
         if not self.mimics(memory):
-            return None, memory, log | logged(projection_skipped=1.0)
+            return None, memory, log | log_entries(projection_skipped=1.0)
         began = time.perf_counter()
         lr = self.eta if self.projection_lr == "eta" else float(memory["beta"])
         dsa = self.dsa if self.dsa_in_projection == "same" else self.dsa_in_projection
-        target = project(site.task, x, memory["X"], memory["y"], self.K, lr, self.projection_momentum, dsa, site.key)
+        target = project_model(
+            site.task, x, memory["X"], memory["y"], self.K, lr, self.projection_momentum, dsa, site.key
+        )
         if self.reach != "free":
-            target = stretched(x, target, self.reach * (x - memory["trail"][0]).norm() / self.m)
+            target = set_step_length(x, target, self.reach * (x - memory["trail"][0]).norm() / self.m)
         sound = bool(target.isfinite().all())  # a hopeless D̃ must not take the training down with it
-        log |= logged(seconds_projection=time.perf_counter() - began, projection_skipped=float(not sound))
+        log |= log_entries(seconds_projection=time.perf_counter() - began, projection_skipped=float(not sound))
         return (target, memory, {**log, "log/target": target}) if sound else (None, memory, log)
 
     def start(self, msg: State, client: State) -> Tensor:
@@ -68,7 +70,7 @@ class Projected(Pull, Trajectory):
         return None if self.observe else super().pull(w, msg, client, site)
 
 
-def stretched(x: Tensor, target: Tensor, length: Tensor) -> Tensor:
+def set_step_length(x: Tensor, target: Tensor, length: Tensor) -> Tensor:
     """The point at this distance from x in the target's direction; x where there is no direction."""
     step = target - x
     norm = step.norm()

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from fedptr.core.method import Site
 from fedptr.errors import UserError
-from fedptr.methods.ptr.matching import Auxiliary, Matching, at_rest, match
+from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, match_trajectory, reset_momentum
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -116,20 +116,20 @@ class Trajectory:
     def match(self, memory: State, site: Site) -> tuple[State, State]:
         """Matches the trail's first model to its last."""
         began = time.perf_counter()
-        how = Matching(
+        how = MatchingSettings(
             self.H, self.R, MTT_LR_IMG if self.lr_img == "auto" else self.lr_img, self.lr_beta, self.mtt_momentum,
             self.aux_batch, self.dsa, self.mtt_stop, self.beta == "auto", self.lr_img == "auto",
         )  # fmt: skip
         aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields if name in memory})
         if not self.carry_momentum:
-            aux = at_rest(aux)
+            aux = reset_momentum(aux)
         if not self.carry_beta:
             aux = aux._replace(beta=torch.full_like(aux.beta, self.first_beta))
-        aux, report = match(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
+        aux, report = match_trajectory(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
         log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
         log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}
         loss = torch.tensor(report.after, dtype=torch.float64)
-        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round), "loss": loss}, logged(**log)
+        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round), "loss": loss}, log_entries(**log)
 
 
 def usual_ipc(classes: int) -> int:
@@ -151,6 +151,6 @@ def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Te
     return X, y.to(like.device)
 
 
-def logged(**values: float) -> State:
+def log_entries(**values: float) -> State:
     """Diagnostics as entries that are recorded but never sent."""
     return {f"log/{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()}

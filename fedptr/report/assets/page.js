@@ -2,7 +2,8 @@
 // What the page does: charts are drawn when they come into sight, and again when something is chosen.
 
 const groups = JSON.parse(document.getElementById("data").textContent);
-const states = groups.map(() => ({ x: "rounds", cost: "seconds", hidden: new Set(), split: 0, run: 0, audit: 0 }));
+const states = groups.map((group) => ({ x: "rounds", cost: "seconds", score: "mean", hidden: new Set(), split: 0, run: 0,
+  audit: 0, method: 0, relationship: 0, client: group.clients ? group.clients.rounds.length : 0 }));
 const report = { drawn: 0, first: null, errors: [] }; // for tests
 window.report = report;
 window.addEventListener("error", (event) => report.errors.push(event.message));
@@ -28,11 +29,11 @@ function build(figure, width, saved) {
 function draw(figure) {
   const plot = figure.querySelector(".plot");
   figure.hidden = false; // for its width
-  const { data, layout, words, title, empty } = build(figure, plot.clientWidth, false);
+  const { data, layout, words, title, alt, empty } = build(figure, plot.clientWidth, false);
   figure.hidden = Boolean(empty);
   figure.querySelector(".words").textContent = words;
   plot.setAttribute("role", "img");
-  plot.setAttribute("aria-label", title);
+  plot.setAttribute("aria-label", alt ? `${title}. ${alt}` : title);
   Plotly.react(plot, data, layout, { displayModeBar: false, responsive: false });
   if (!figure.dataset.drawn) {
     figure.dataset.drawn = "yes";
@@ -101,6 +102,14 @@ function showSheet(section) {
 
 const withSheets = () => all(document, "section[data-group]").filter((section) => section.querySelector(".sheets"));
 
+// The clients' dots: a slider over the evaluated rounds, and at its end the mean of the last five.
+function showPosition(slider) {
+  const i = indexOf(slider), words = positionWords(groups[i].clients, Number(slider.value));
+  states[i].client = Number(slider.value);
+  slider.closest("label").querySelector("output").textContent = words;
+  slider.setAttribute("aria-valuetext", words);
+}
+
 function toggle(section, j, on) {
   states[indexOf(section)].hidden[on ? "delete" : "add"](j);
 }
@@ -117,7 +126,11 @@ document.addEventListener("change", ({ target }) => {
 });
 
 document.addEventListener("input", ({ target }) => {
-  if (target.type === "range") showSheet(target.closest("[data-group]"));
+  if (target.closest(".sheets")) showSheet(target.closest("[data-group]"));
+  if (target.dataset.slider) {
+    showPosition(target);
+    all(target.closest("[data-group]"), "figure[data-chart=clients][data-drawn]").forEach(draw);
+  }
 });
 
 document.addEventListener("click", ({ target }) => {
@@ -153,6 +166,9 @@ addEventListener("resize", () => {
   waiting = setTimeout(() => { redraw(document); withSheets().forEach(showSheet); }, 120);
 });
 
+// A browser may keep what was chosen when a page is loaded again.
+all(document, "select[data-choice]").forEach((menu) => { states[indexOf(menu)][menu.dataset.choice] = Number(menu.value); });
+all(document, "input[data-slider]").forEach(showPosition);
 repaint();
 withSheets().forEach(showSheets);
 const sight = new IntersectionObserver((seen) => {

@@ -55,7 +55,7 @@ def numbers_to_sum(name: str, order: Parcel, reply: Parcel) -> Any:
     Where the plan has differential privacy the step is clipped here, because the server does not see it.
     """
     values = read_numbers(reply, name)
-    if name != "w":
+    if name != "w" or "x" not in order.blocks or reply.blocks["w"].shape != order.blocks["x"].shape:
         return values
     values = values - read_numbers(order, "x")
     clip = float(order.words["clip"])

@@ -1,8 +1,8 @@
 """A node: its data, its state, and its answers to the server. It lives as long as its process.
 
     hello      who the node is and what data it has, in numbers and names
-    train      a client's whole round, `fedptr.core.federation.visit_client`, unchanged
-    evaluate   accuracy and loss of a model on the node's own test data
+    visit      a client's whole round, `fedptr.core.visit.visit_client`, unchanged: an answer, training, or the scores
+               of models on the node's own test data, which leave its state as it is
 
 The site of a round is rebuilt here exactly as the in-process engine builds it, so the weights are the same to the bit.
 """
@@ -13,17 +13,18 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 import fedptr
 from fedptr.compute.choose import choose_backend
-from fedptr.core.federation import site_of_client, site_of_round, visit_client
+from fedptr.core.federation import site_of_client, site_of_round
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
+from fedptr.core.visit import Purpose, visit_client
 from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.node.node_plan import STATE, NodePlan, load_own_data
 from fedptr.engines.flower.node.state_versions import StateVersions
@@ -43,8 +44,9 @@ log = logging.getLogger("fedptr.node")
 class Node:
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
-        self.dataset, self.rows = load_own_data(plan)
+        self.dataset, self.rows, self.held_out, self.test_rows = load_own_data(plan)
         self.size = len(self.dataset.train_y if self.rows is None else self.rows)
+        self.tests = len(self.dataset.test_y if self.test_rows is None else self.test_rows)
         self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # for the last experiment
 
     def answer(self, parcel: Parcel) -> Parcel:
@@ -52,8 +54,7 @@ class Node:
         words = parcel.words
         kinds: dict[Any, Callable[[Parcel], Parcel]] = {
             "hello": self.answer_hello,
-            "train": self.answer_train,
-            "evaluate": self.answer_evaluate,
+            "visit": self.answer_visit,
         }
         try:
             if words.get("protocol") != PROTOCOL:
@@ -79,7 +80,7 @@ class Node:
             "name": offer.name,
             "number": self.plan.node.number,
             "size": offer.size,
-            "tests": len(self.dataset.test_y),
+            "tests": self.tests,
             "classes": list(offer.classes),
             "shape": list(offer.shape),
             "mean": list(offer.mean),
@@ -110,6 +111,8 @@ class Node:
             task = choose_backend(plan, make_task(plan, dataset, device), agreed.images)
             train, test = to_samples(dataset, device)
             mine = train if self.rows is None else train.part(torch.tensor(self.rows))
+            if self.test_rows is not None:
+                test = (train if self.held_out else test).part(torch.tensor(self.test_rows, dtype=torch.long))
             self.made = key, plan, task, mine, test
         return self.made[1:]
 
@@ -120,27 +123,36 @@ class Node:
             if ":" in name and name.removesuffix(PTR) not in self.plan.node.allowed_names():
                 raise ReplyError(f"is asked to run {name}, which node.models in its node.toml does not name")
 
-    def answer_train(self, parcel: Parcel) -> Parcel:
+    def answer_visit(self, parcel: Parcel) -> Parcel:
         words = parcel.words
+        purpose: Any = words.get("purpose")
+        if purpose not in get_args(Purpose):
+            raise ReplyError("was asked for something it does not know; install the same fedptr")
         if words["client"] != self.plan.node.number or words["size"] != self.size:
             raise ReplyError(f"is number {self.plan.node.number} with {self.size} samples, and was taken for another")
-        plan, task, data, _ = self.prepare_experiment(words)
+        plan, task, data, test = self.prepare_experiment(words)
+        if purpose == "evaluate":
+            self.check_evaluation(plan)
         t, i, version = int(words["round"]), int(words["client"]), (int(words["round"]) + 1, int(words["attempt"]))
         seed, n, part, share = plan.run.seed, int(words["clients"]), float(words["part"]), float(words["share"])
-        server = site_of_round(Site(task, plan.local, Key(seed), t, n, part=part), plan.local, seed, t)
-        site = site_of_client(server, seed, i, data, self.size, share)
+        numbers = int(words["numbers"])
+        server = site_of_round(Site(task, plan.local, Key(seed), t, n, part=part, numbers=numbers), plan.local, seed, t)
+        site = site_of_client(server, seed, i, data, self.size, share, test)
         versions = StateVersions(self.plan.folder / STATE, str(words["experiment"]), i)
-        base = words["base"]
+        base = words["base"] if purpose != "evaluate" or plan.method.personalised else None
         before = None if base is None else versions.load((int(base[0]), int(base[1])), task.device)
-        result = visit_client(plan.method, blocks_to_state(parcel.blocks, task.device), before, site, i)
-        versions.save(version, result.client, int(words["floor"]))
-        answer = {"kind": "trained", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
+        msg = blocks_to_state(parcel.blocks, task.device)
+        result = visit_client(plan.method, purpose, msg, before, site, i)
+        if purpose != "evaluate":
+            versions.save(version, result.client, int(words["floor"]))
+        answer = {"kind": "visited", "round": t, "attempt": version[1], "size": self.size, "seconds": result.seconds}
         # Under secure aggregation the server learns only the number of steps of a single client.
         log = {n: v for n, v in result.log.items() if n == "steps"} if plan.privacy.secure else result.log
         return Parcel({**answer, "log": select_small_entries(log)}, state_to_blocks(result.reply))
 
-    def answer_evaluate(self, parcel: Parcel) -> Parcel:
-        _, task, _, test = self.prepare_experiment(parcel.words)
-        state = blocks_to_state(parcel.blocks, task.device)
-        scores = task.evaluate(state["x"], test, state.get("buffers"))
-        return Parcel({"kind": "evaluated", "size": len(test), **scores})
+    def check_evaluation(self, plan: Plan) -> None:
+        """Scores tell something of a single client; under secure aggregation only a plan that says so gets them."""
+        if not self.tests:
+            raise ReplyError("has no test data")
+        if plan.privacy.hides_scores:
+            raise ReplyError("keeps its scores to itself under privacy.secure; the plan must set privacy.scores = true")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedptr.compute.workload import MachinePlan
 from fedptr.data.dataset import Dataset
@@ -66,16 +66,28 @@ def build_node_plan(tables: Mapping[str, Any], folder: Path) -> NodePlan:
     return NodePlan(folder, **parts)
 
 
-def load_own_data(plan: NodePlan) -> tuple[Dataset, list[int] | None]:
-    """The node's dataset, and the rows of its training samples; None = all."""
+class OwnData(NamedTuple):
+    """A node's dataset, and which of it the node uses; None = all training samples, all test samples."""
+
+    dataset: Dataset
+    rows: list[int] | None = None
+    held_out: bool = False  # whether its test samples are among the training samples of the dataset
+    test_rows: list[int] | None = None
+
+
+def load_own_data(plan: NodePlan) -> OwnData:
+    """A split file may say on which samples each part is tested; otherwise the dataset's test part is the node's."""
     data = plan.data
     if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():
         data = replace(data, name=str(plan.folder / data.name))
     dataset = load_data(data)
     if not plan.node.split:
-        return dataset, None
+        return OwnData(dataset)
     split = Split.load(plan.folder / plan.node.split, len(dataset.train_y))
     part = plan.node.number if plan.node.part < 0 else plan.node.part
     if part >= len(split.clients):
         raise UserError(f"node.part {part} is not in {plan.node.split}, which has {len(split.clients)} parts")
-    return dataset, split.clients[part].tolist()
+    rows, tests = split.clients[part].tolist(), split.tests
+    if tests is None:
+        return OwnData(dataset, rows)
+    return OwnData(dataset, rows, tests.kind == "holdout", tests.clients[part].tolist())

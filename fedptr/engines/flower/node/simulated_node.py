@@ -10,6 +10,7 @@ from flwr.app import Context
 
 from fedptr.engines.flower.node.node import Node
 from fedptr.engines.flower.node.node_plan import build_node_plan
+from fedptr.methods import PTR, method_address
 from fedptr.runs.plan import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states
@@ -23,7 +24,8 @@ def node_of_context(context: Context) -> Node:
 def make_simulated_node(folder: Path, i: int) -> Node:
     """A node as node.toml would describe it."""
     plan = load_plan(folder)
-    who = {"name": f"client {i}", "number": i, "split": str(folder / "split.json"), "models": plan.model.name}
+    own = ",".join([plan.model.name, method_address(type(plan.method)).removesuffix(PTR)])
+    who = {"name": f"client {i}", "number": i, "split": str(folder / "split.json"), "models": own}
     tables = {
         "node": who,
         "data": asdict(plan.data),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedptr.errors import UserError
 from fedptr.runs import plan as planning
+from fedptr.runs.plan import Plan
 from fedptr.settings import build_settings, setting, unknown_name_error
 
 NAME = "deploy.toml"
@@ -63,3 +64,23 @@ def read_deploy_plan(folder: Path) -> DeployPlan:
         if name not in SECTIONS:
             raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
     return DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+
+
+def nodes_evaluate(plan: Plan, rules: DeployRules) -> bool:
+    """Whether nodes evaluate models on their own test data, and send counts and sums."""
+    if rules.evaluate == "nodes":
+        return True
+    asked = plan.method.personalised if plan.split.test == "auto" else plan.split.test != "none"
+    return asked and not plan.privacy.hides_scores
+
+
+def check_evaluation(plan: Plan, rules: DeployRules) -> str:
+    """In words where models are evaluated; raises where that would show what secure aggregation hides."""
+    if rules.evaluate == "nodes" and plan.privacy.hides_scores:
+        raise UserError(
+            "privacy.secure hides single clients, and deploy.evaluate = nodes shows the server every client's scores; "
+            "set deploy.evaluate = server, or allow it with privacy.scores = true"
+        )
+    return f"on {rules.evaluate}" + (
+        " and on nodes" if rules.evaluate == "server" and nodes_evaluate(plan, rules) else ""
+    )

@@ -32,7 +32,6 @@ from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.server.admission import Admission
 from fedptr.engines.flower.server.deploy_plan import DeployPlan
-from fedptr.engines.flower.server.node_evaluation import evaluate_on_nodes
 from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement, make_empty_dataset, translate_dataset
@@ -45,7 +44,7 @@ from fedptr.runs.experiment import Experiment, choose_device, load_data, make_ta
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, load_plan
-from fedptr.runs.rounds_file import History, Record
+from fedptr.runs.rounds_file import Record, RoundsFile
 from fedptr.runs.runner import finish_run, load_newest_checkpoint, record_rounds
 from fedptr.runs.same_run import identity_text
 
@@ -88,9 +87,10 @@ def count_start(folder: Path) -> tuple[str, int]:
     return str(known["experiment"]), int(known["attempt"])
 
 
-def run_until_finished(server: Server, same: Header, start: Run | None, history: History | None) -> Record:
+def run_until_finished(server: Server, same: Header, start: Run | None, history: RoundsFile | None) -> Record:
     """Runs all rounds; each is recorded, saved, and shown in status.json."""
     plan, rules, out = server.plan, server.rules.deploy, server.folder
+    deploy_plan.check_evaluation(plan, rules)
     header = (
         {} if start is None else atomic_files.read_tensors(CheckpointStore(out / CHECKPOINTS).server(start.round))[1]
     )
@@ -104,7 +104,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     store = CheckpointStore(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
     remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
-    history = history or History(out)
+    history = history or RoundsFile(out)
     # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
     with contextlib.closing(history), trackers.track_rounds(out, history.records) as track:
         run = record_rounds(
@@ -162,15 +162,17 @@ def next_round_that_counts(
         admission.wait_for_nodes(until, t, run.record if run else {})
         try:
             sizes = remote.roster.sizes()
+            tests = remote.roster.tests() if deploy_plan.nodes_evaluate(plan, rules) else []
             late = server.courier.late
-            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, plan.privacy)
+            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, plan.privacy, tests)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:
                 record["late"] = server.courier.late - late
             due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
-            if test is None and due:
-                record |= evaluate_on_nodes(remote, new.server)
+            if rules.evaluate == "nodes" and "client_tests" in record:
+                record |= {f"test_{name}": record[f"client_{name}"] for name in ("accuracy", "loss")}
+                record["tested"] = record["client_tests"]["id"]
             return replace(new, record={**record, "evaluated": rules.evaluate} if due else record)
         except TooFewRepliesError as error:
             if time.monotonic() > until:

@@ -1,19 +1,22 @@
-"""The clients of a round over the network: `fedptr.core.federation.visit_in_process` for clients that are elsewhere.
+"""The clients of a round over the network: `fedptr.core.visit.visit_in_process` for clients that are elsewhere.
 
 Nothing that arrives is trusted. A reply with another shape or type than the model's, with numbers that are not finite,
-beyond the bound, or for another round or size than asked, is dropped. The record says whose it was and why.
+beyond the bound, or for another round or size than asked, is dropped. The record says whose it was and why. The same
+holds for scores that cannot be right; an evaluation never decides whether a round counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from fedptr.core.federation import Visit, VisitResults, check_reply
+from fedptr.core.client_scores import check_scores
 from fedptr.core.method import Method, Site
+from fedptr.core.visit import Purpose, Request, Visit, VisitResults, check_reply
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement
@@ -23,7 +26,6 @@ from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.privacy.differential import Privacy
-from fedptr.privacy.secure_sums import is_training_message, reply_entries
 from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
@@ -48,46 +50,41 @@ class RemoteCohort:
     privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
 
-    def make_words(self, kind: str) -> dict[str, Any]:
-        return {
-            "kind": kind,
-            "protocol": PROTOCOL,
-            "experiment": self.experiment,
-            "attempt": self.attempt,
-            "plan": self.plan,
-            "agreement": self.agreed.to_words(),
-        }
-
     def visit_cohort(
         self,
         method: Method,
-        msg: State,
+        request: Request,
         states: Mapping[int, State],
         sites: Mapping[int, Site],
         tolerant: bool,
     ) -> VisitResults:
         """Asks the cohort. See `visit_in_process`."""
+        evaluating = request.purpose == "evaluate"
         dropped: dict[int, str] = {}
         orders: dict[int, Parcel] = {}
-        online, busy, blocks = self.courier.online_nodes(), self.courier.busy_nodes(), state_to_blocks(msg)
+        online, busy = self.courier.online_nodes(), self.courier.busy_nodes()
+        blocks = state_to_blocks(request.msg)
         for i, site in sites.items():
             node = self.roster.nodes.get(i, -1)
             if node not in online or node in busy:
                 what = "is offline" if node not in online else "is busy with an earlier round"
                 dropped[i] = f"{self.roster.members[i].name} {what}"
             else:
-                orders[i] = Parcel(self.make_order(site, i, states.get(i)), blocks)
+                words = self.make_order(request.purpose, site, i, states.get(i))
+                orders[i] = Parcel(words, {**blocks, **state_to_blocks(request.own.get(i, {}))})
         # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
-        least = 0 if self.privacy.clip else self.rules.min_replies
+        least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
-        ask = self.ask_for_sum if self.privacy.secure else self.ask_each
-        visits, failures = ask(method, msg, orders, sites) if orders else ({}, {})
+        ask = self.ask_for_sum if self.privacy.secure and not evaluating else self.ask_each
+        visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
         for i, reason in failures.items():
             dropped[i] = f"{self.roster.members[i].name} {reason}"
             if "lost its state" in reason and self.rules.lost_state == "anew":
                 self.anew.add(i)
+        if evaluating:  # nothing was kept, and nobody's failure stops the run
+            return visits, dict(sorted(dropped.items()))
         self.anew -= set(visits)
         if dropped and not tolerant:
             i = min(dropped)
@@ -99,13 +96,13 @@ class RemoteCohort:
         return visits, dict(sorted(dropped.items()))
 
     def ask_each(
-        self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+        self, method: Method, request: Request, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> VisitResults:
         """By client: the visits whose replies pass all checks, and why the others failed."""
         some = sites[min(sites)]
         to_nodes = {self.roster.nodes[i]: order for i, order in orders.items()}
-        answers = self.courier.ask_nodes("train", to_nodes, self.rules.round_timeout, str(some.round + 1))
-        names, trained = reply_entries(method, msg, some), is_training_message(method, msg, some)
+        kind = "evaluate" if request.purpose == "evaluate" else "train"
+        answers = self.courier.ask_nodes(kind, to_nodes, self.rules.round_timeout, str(some.round + 1))
         visits, failures = dict[int, Visit](), dict[int, str]()
         for i in sorted(orders):
             node = self.roster.nodes[i]
@@ -114,13 +111,14 @@ class RemoteCohort:
                     raise ReplyError(answers.failures[node])
                 parcel = answers.parcels[node]
                 seconds = self.check_words(parcel.words, sites[i])
-                if set(parcel.blocks) != names:
-                    sent = ", ".join(sorted(parcel.blocks))[:200] or "nothing"
-                    raise ReplyError(f"sent {sent}, not {', '.join(sorted(names))}")
-                reply = blocks_to_state(parcel.blocks, str(msg["x"].device))
-                self.check_bounds(reply, msg)
+                reply = blocks_to_state(parcel.blocks, str(request.x.device))
+                check_reply(reply, request.expected)
+                if request.purpose == "evaluate":
+                    check_scores(reply, self.roster.members[i].tests)
+                else:
+                    self.check_bounds(reply, request)
                 found = self.make_visit(reply, parcel.words, sites[i], seconds)
-                if trained and "steps" not in found.log:
+                if request.purpose == "train" and "steps" not in found.log:
                     raise ReplyError("sent no sound number of steps")
                 visits[i] = found
             except ReplyError as error:
@@ -128,14 +126,15 @@ class RemoteCohort:
         return visits, failures
 
     def ask_for_sum(
-        self, method: Method, msg: State, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
+        self, method: Method, request: Request, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
     ) -> VisitResults:
         """The same by secure aggregation: every client's reply is the mean of all; the server sees nothing else."""
         from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError
         from fedptr.engines.flower.server.secure_aggregation import collect_mean, rounding_step
 
-        x, names = msg["x"], sorted(reply_entries(method, msg, sites[min(sites)]))
-        shapes = [tuple(msg["buffers" if name == "buffers" else "x"].shape) for name in names]
+        x, names = request.x, sorted(request.expected)
+        entries = [request.expected[name] for name in names]
+        shapes: list[tuple[int, ...]] = [(math.prod(entry.shape),) for entry in entries]  # masked numbers are flat
         weights = {i: sites[i].size if method.weighting == "samples" else 1 for i in orders}
         clip = self.privacy.clip and self.privacy.clip - len(x) ** 0.5 * rounding_step(self.privacy.range)
         if clip < 0:
@@ -147,9 +146,14 @@ class RemoteCohort:
         }
         try:
             got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout)
-            mean = {name: torch.from_numpy(value).to(x) for name, value in zip(names, got.mean, strict=True)}
-            mean |= {"w": x + mean["w"]} if "w" in mean else {}
-            self.check_bounds(mean, msg)
+            mean = {
+                name: torch.from_numpy(value).reshape(entry.shape).to(x.device, entry.dtype)
+                for name, entry, value in zip(names, entries, got.mean, strict=True)
+            }
+            if "w" in mean and "x" in request.msg and mean["w"].shape == x.shape:
+                mean["w"] = x + mean["w"]
+            check_reply(mean, request.expected)
+            self.check_bounds(mean, request)
             clients = {self.roster.nodes[i]: i for i in orders}
             visits = {
                 clients[node]: self.make_visit(
@@ -161,13 +165,20 @@ class RemoteCohort:
             raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
         return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
 
-    def make_order(self, site: Site, i: int, kept: State | None) -> dict[str, Any]:
+    def make_order(self, purpose: Purpose, site: Site, i: int, kept: State | None) -> dict[str, Any]:
         base = None if kept is None or i in self.anew else kept[VERSION].tolist()
         return {
-            **self.make_words("train"),
+            "kind": "visit",
+            "protocol": PROTOCOL,
+            "experiment": self.experiment,
+            "attempt": self.attempt,
+            "plan": self.plan,
+            "agreement": self.agreed.to_words(),
+            "purpose": purpose,
             "round": site.round,
             "client": i,
             "clients": site.clients,
+            "numbers": site.numbers,
             "size": site.size,
             "share": site.share,
             "part": site.part,
@@ -177,7 +188,7 @@ class RemoteCohort:
 
     def check_words(self, words: Mapping[str, Any], site: Site) -> float:
         """The seconds that a reply reports; raises unless it is the reply to this question."""
-        asked = {"kind": "trained", "round": site.round, "attempt": self.attempt, "size": site.size}
+        asked = {"kind": "visited", "round": site.round, "attempt": self.attempt, "size": site.size}
         for name, value in asked.items():
             if words.get(name) != value or type(words.get(name)) is not type(value):
                 raise ReplyError(f"sent the {name} {str(words.get(name))[:40]!r}, not {value!r}")
@@ -186,13 +197,13 @@ class RemoteCohort:
             raise ReplyError("sent no sound number of seconds")
         return seconds
 
-    def check_bounds(self, reply: State, msg: State) -> None:
-        """Raises unless the numbers have the model's shape and type, are finite, and have a norm within the bound."""
-        check_reply(reply, msg)
-        x = msg["x"]
+    def check_bounds(self, reply: State, request: Request) -> None:
+        """Raises unless every tensor has a norm within the bound."""
+        x = request.x
         bound = self.rules.norm_bound * (1 + float(x.norm()))
         for name, value in reply.items():
-            length = float((value - x if name == "w" else value).norm()) if name != "buffers" else 0.0
+            step = value - x if name == "w" and value.shape == x.shape else value.double()
+            length = float(step.norm()) if name != "buffers" else 0.0
             if length > bound:
                 raise ReplyError(f"sent a {name!r} of norm {length:.3g}, more than the bound {bound:.3g}")
 

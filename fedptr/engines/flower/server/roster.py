@@ -47,6 +47,10 @@ class Roster:
         """Samples by client number; 0 where there is no such client."""
         return [self.members[i].size if i in self.members else 0 for i in range(max(self.members, default=-1) + 1)]
 
+    def tests(self) -> list[int]:
+        """The same of test samples."""
+        return [self.members[i].tests if i in self.members else 0 for i in range(len(self.sizes()))]
+
     def unknown_nodes(self, online: set[int]) -> list[int]:
         """Nodes that are online and not asked yet, or refused some time ago."""
         now, known = time.monotonic(), set(self.nodes.values())

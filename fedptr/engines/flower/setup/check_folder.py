@@ -50,6 +50,7 @@ def check_server(folder: Path) -> Iterator[Finding]:
         return
     least = rules.deploy.min_nodes
     yield least <= len(known), f"deploy.min_nodes is {least}, and {len(known)} nodes are known"
+    yield from try_to_get("evaluation", lambda: deploy_plan.check_evaluation(load_plan(folder), rules.deploy))
     if rules.deploy.evaluate == "server":
         yield from try_to_get(
             "the server's test data", lambda: f"{len(load_data(load_plan(folder).data).test_y)} samples"
@@ -68,10 +69,12 @@ def check_node(folder: Path) -> Iterator[Finding]:
     yield check_flower()
 
     def data() -> str:
-        dataset, rows = node_plan.load_own_data(node_plan.read_node_plan(folder))
+        dataset, rows, _, test_rows = node_plan.load_own_data(node_plan.read_node_plan(folder))
         count = len(dataset.train_y) if rows is None else len(rows)
+        tests = len(dataset.test_y) if test_rows is None else len(test_rows)
         size = "×".join(map(str, dataset.train_x.shape[1:]))
-        return f"{count} samples of {size}, {len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
+        classes = f"{len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
+        return f"{count} samples of {size}, {tests} for tests, {classes}"
 
     yield from try_to_get("the node's data", data)
     yield from check_own_models(folder)
@@ -96,7 +99,7 @@ def check_own_models(folder: Path) -> Iterator[Finding]:
     """Whether the models that node.toml names can be built for the node's own data."""
     with contextlib.suppress(UserError):  # reported before
         plan = node_plan.read_node_plan(folder)
-        dataset, _ = node_plan.load_own_data(plan)
+        dataset = node_plan.load_own_data(plan).dataset
         channels, height, width = dataset.train_x.shape[1:]
         for name in plan.node.allowed_names():
 

@@ -23,7 +23,7 @@ from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates, templates
 from fedptr.errors import UserError
-from fedptr.methods import PTR, address
+from fedptr.methods import PTR, method_address
 from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
@@ -117,7 +117,7 @@ def add_node(server: Path, name: str, data: str, federation: Federation) -> Path
     number = max((entry["number"] for entry in known.values()), default=-1) + 1
     path = Path(data).expanduser()
     plan = load_plan(server)
-    own = [name for name in (plan.model.name, address(type(plan.method)).removesuffix(PTR)) if ":" in name]
+    own = [name for name in (plan.model.name, method_address(type(plan.method)).removesuffix(PTR)) if ":" in name]
     tables: dict[str, Any] = {
         "node": {"name": name, "number": number, **({"models": ",".join(own)} if own else {})},
         "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},

@@ -36,6 +36,7 @@ START = 300.0  # seconds for Flower to start the server
 def write_run_folder(server: Path, out: Path) -> None:
     """Writes the plan, and the rules with absolute paths."""
     plan, rules = load_plan(server), deploy_plan.read_deploy_plan(server)
+    deploy_plan.check_evaluation(plan, rules.deploy)
     home = server.absolute() / "flower"
     nodes = str(server.absolute() / rules.flower.nodes) if rules.flower.nodes else ""
     link = replace(rules.flower, home=str(home), app=str(server.absolute() / "app"), nodes=nodes)

@@ -20,16 +20,15 @@ from pathlib import Path
 import tomli_w
 
 from fedptr.atomic_files import write_text
-from fedptr.data.partition import partition
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import launch_run, templates
 from fedptr.engines.ray import pool
 from fedptr.errors import UserError
 from fedptr.messages import last_line
 from fedptr.runs import plan as planning
-from fedptr.runs.experiment import load_data
+from fedptr.runs.experiment import draw_split, load_data
 from fedptr.runs.folder import claim_folder
-from fedptr.runs.progress import progress
+from fedptr.runs.progress import show_progress
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import read_finished
 
@@ -39,7 +38,7 @@ START = 300.0  # seconds for the SuperLink to listen
 def simulate_run(path: Path, out: Path, force: bool) -> Record:
     plan = planning.check_plan(planning.read_plan(path))
     dataset = load_data(plan.data)
-    split = partition(dataset.train_y, len(dataset.classes), plan.split)
+    split = draw_split(plan, dataset)
     out = claim_folder(out, force)
     write_text(out / "plan.toml", plan.toml())
     split.save(out / "split.json")
@@ -49,7 +48,7 @@ def simulate_run(path: Path, out: Path, force: bool) -> Record:
         home = Path(scratch) / "flower"
         home.mkdir()
         write_app(Path(scratch) / "app")
-        with start_superlink(Path(scratch)) as port, progress(plan.method.name, plan.run.rounds) as show:
+        with start_superlink(Path(scratch)) as port, show_progress(plan.method.name, plan.run.rounds) as show:
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
             links = {"default": launch_run.CONNECTION, launch_run.CONNECTION: connection}
             write_text(home / "config.toml", tomli_w.dumps({"superlink": links}))
