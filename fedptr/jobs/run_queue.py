@@ -48,7 +48,7 @@ class QueueState:
     began: float = field(default_factory=time.perf_counter)
     found: float = 0.0  # work that was there already when we began
     stopped: int = 0  # by this signal
-    keep: bool = True  # a finished run's checkpoint, from which a plan of more rounds goes on
+    keep: bool = True  # a finished run's checkpoint, from which a plan of more rounds continues
 
     @property
     def runs(self) -> dict[Path, tuple[Record, list[Record]]]:

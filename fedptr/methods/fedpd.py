@@ -11,7 +11,7 @@ Numbered details:
 2. The coin is one for everyone, drawn from (seed, round): nobody has to be told. In a silent round nothing is sent back
    and the global model stays; the unchanged x is sent down all the same, as a visit begins with a message.
 3. Everyone takes part in every round; other participations are refused. A client that fails is left out of a mean;
-   if that was after a silent round, it goes on from its own x_i until the next mean.
+   if that was after a silent round, it continues from its own x_i until the next mean.
 
 On quadratics: with p = 0 it reaches the optimum, as FedDyn does. With silent rounds it does not: x_i = w + ηλ_i is a
 step along the client's own gradient, so clients that differ part ways until they meet again. The paper's theory too
@@ -64,7 +64,7 @@ class FedPD(FedAvg):
         return float(torch.rand((), generator=coin)) < self.p
 
     def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:
-        """After a silent round the client goes on from its own x_i."""
+        """After a silent round the client continues from its own x_i."""
         return {**msg, "x": client.get("x_i", msg["x"])}, client
 
     def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor | None:

@@ -13,7 +13,7 @@ A round on client i: coordinate steps on a_i, each the exact maximum of the dual
 Server:  B += ΔB,  W = BΣ/λ.  Every `inner` rounds first:  Σ = (WᵀW)^½/tr,  ρ = max_i Σ_k|Σ_ik|/Σ_ii,  W = BΣ/λ.
 
 Numbered details:
-1. After Σ has changed, W is computed from B again. The official code goes on with the old W, which then belongs to no
+1. After Σ has changed, W is computed from B again. The official code continues with the old W, which then belongs to no
    dual variables: its duality gap stays open.
 2. Several classes: one against the rest, y = ±1, a column of a_i and of w_i for each class. Σ is shared by the classes:
    WᵀW is summed over them, which is the minimiser for the sum of their objectives.

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run is, so that it goes on bit for bit after a kill at any instant.
+"""Checkpoints: all that a run is, so that it continues bit for bit after a kill at any instant.
 
     server-R.safetensors     the server's state after round R, and which file holds each client's; the commit point
     client-I-R.safetensors   client I's state after round R, written only when I took part

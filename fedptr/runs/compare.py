@@ -66,7 +66,7 @@ def compare_methods(
 ) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
 
-    Called again on the same folder, it goes on: what is finished is not run again. A run that fails (a method may
+    Called again on the same folder, it continues: what is finished is not run again. A run that fails (a method may
     diverge) does not stop the others; what it died of is returned beside the summaries of those that did not.
     """
     results: dict[str, list[tuple[Record, list[Record]]]] = {name: [] for name in all_plans}
@@ -125,7 +125,7 @@ def plan_as_begun(plan: Plan, folder: Path) -> Plan | None:
 
 
 def extend_comparison(out: Path, rounds: int) -> None:
-    """Another number of rounds in compare.toml; the runs follow when the comparison goes on."""
+    """Another number of rounds in compare.toml; the runs follow when the comparison continues."""
     with locked(out):
         for name, several in read_comparison(out).items():
             for plan in several:

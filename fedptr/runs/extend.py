@@ -1,9 +1,9 @@
-"""Another number of rounds for a run that is there: what changes in its folder, so that it goes on to the new end.
+"""Another number of rounds for a run that is there: what changes in its folder, so that it continues to the new end.
 
 A run of N rounds is the beginning of a longer one: nothing that is computed in a round depends on how many there will
 be. Only the plan does, and the checkpoints know the plan they are of. So they are sealed again first, for the new plan
 and for the one before, and plan.toml is replaced after that: a kill at any instant leaves a folder that `fedptr resume`
-goes on with, to the old end or to the new one. The summary and the weights stay as they are until the new ones come.
+continues with, to the old end or to the new one. The summary and the weights stay as they are until the new ones come.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def would_lose_progress(out: Path, every: int) -> bool:
 def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, written: Plan) -> Plan:
     """The plan with this many rounds, computed as the run was begun; in the folder, too, where `written` stands now.
 
-    They differ where a run goes on with another engine, which is not written down.
+    They differ where a run continues with another engine, which is not written down.
     """
     new = with_same_backend(with_rounds(plan, rounds), experiment, out)
     before, after = identity_text(plan), identity_text(new)
@@ -92,7 +92,7 @@ def with_same_backend(new: Plan, experiment: Experiment, out: Path) -> Plan:
     if otherwise.how == began.how:
         return new
     print_notice(
-        f"{out} goes on as it was begun ({began.how}); a run of {new.run.rounds} rounds from the start would be "
+        f"{out} continues as it was begun ({began.how}); a run of {new.run.rounds} rounds from the start would be "
         f"computed otherwise ({otherwise.how}), which rounds differently"
     )
     return replace(new, machine=replace(new.machine, compile="off" if began.how == "blocks" else "on"))

@@ -1,4 +1,4 @@
-"""Runs a plan in its folder, and goes on where a run was stopped.
+"""Runs a plan in its folder, and continues where a run was stopped.
 
 plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the run exactly
 split.json           which sample belongs to which client

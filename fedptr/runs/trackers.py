@@ -1,7 +1,7 @@
 """TensorBoard and MLflow: the numbers of every round, fed from the records that go to rounds.jsonl.
 
 `--tensorboard` makes the folder DIR/tensorboard, `--mlflow` the folder DIR/mlflow. That the folder is there is all that
-is remembered, so a run that is resumed goes on with its trackers. A comparison has one folder for all its runs.
+is remembered, so a run that is resumed continues with its trackers. A comparison has one folder for all its runs.
 
 rounds.jsonl is the source. TensorBoard's files are written again from it when a run is resumed; MLflow, which may be a
 server elsewhere (MLFLOW_TRACKING_URI), gets the rounds it does not have. A tracker that fails does not stop a run.

@@ -100,7 +100,7 @@ def test_over_tls_with_secure_aggregation_and_noise(three: Federation3) -> None:
 
 @faults
 def test_nodes_that_die_and_return_and_a_server_that_is_killed(tmp_path: Path) -> None:
-    """One of three is killed and comes back, a fourth joins, one is late, the server is killed: the run goes on."""
+    """One of three is killed and comes back, a fourth joins, one is late, the server is killed: the run continues."""
     plan = plan_for("scaffold", clients=4, rounds=500)
     rules = {"min_nodes": 2, "min_replies": 2, "round_timeout": 20.0, "patience": 120.0}
     with federation(tmp_path / "f", plan, prepare_experiment(plan).split, **rules) as lab:

@@ -1,4 +1,4 @@
-"""Secure aggregation over Flower: the server learns the sum and no more, and rounds go on when nodes are lost."""
+"""Secure aggregation over Flower: the server learns the sum and no more, and rounds continue when nodes are lost."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_every_switch_does_something(setting: dict, world: World) -> None:
 
 
 def test_a_hopeless_auxiliary_set_does_not_stop_training(world: World) -> None:
-    """Absurd step sizes blow D̃ up; the run goes on, and says so."""
+    """Absurd step sizes blow D̃ up; the run continues, and says so."""
     runs = world.runs(quick("fedptr", lr_img=1e30, lr_beta=1e6), rounds=7)
     assert bool(runs[-1].w.isfinite().all())
     entries = [entry for run in runs[3:] for entry in run.record["clients"]]

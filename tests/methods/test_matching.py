@@ -209,7 +209,7 @@ def test_careful_steps_match_where_bold_ones_blow_up(world: World) -> None:
     assert not failed.after < 1
     assert report.after < 0.9
     again, later = match_trajectory(world.task, start, end, kept, careful, Key(1))
-    assert later.after < report.after  # it goes on with the step length it has found
+    assert later.after < report.after  # it continues with the step length it has found
     assert float(again.gain) == pytest.approx(later.gain)
 
 

@@ -271,12 +271,12 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
     each = choose.estimate_flops(load_plan(out), task, images) / 3
     monkeypatch.setattr(choose, "LONG", 4.5 * each)
     said = resume(out, capsys, "--rounds", "6")
-    assert "goes on as it was begun (blocks); a run of 6 rounds from the start would be computed otherwise" in said
+    assert "continues as it was begun (blocks); a run of 6 rounds from the start would be computed otherwise" in said
     assert load_plan(out).machine.compile == "off"
     whole = run(tmp_path / "whole", 6, *SCAFFOLD, "--compile", "off")
     assert outcome(out) == outcome(whole)
     assert read_finished(out)[0]["computed"] == "blocks"
-    assert "goes on as it was begun" not in resume(out, capsys, "--rounds", "7"), "the plan says so now"
+    assert "continues as it was begun" not in resume(out, capsys, "--rounds", "7"), "the plan says so now"
 
 
 def test_killed_while_it_goes_on_computing_as_it_began(

@@ -182,7 +182,7 @@ def test_what_was_changed_is_refused(part: Path, capsys, name: str, old: str, ne
 
 @pytest.mark.parametrize("name", ["plan.toml", "rounds.jsonl"])
 def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name: str, capsys) -> None:
-    """A thousand mutations each, up to the point where training would go on, from what the seals vouch for."""
+    """A thousand mutations each, up to the point where training would continue, from what the seals vouch for."""
     rng, whole = random.Random(name), (part / name).read_bytes()
     plan = load_plan(part)
     experiment = prepare_experiment(plan)
@@ -327,7 +327,7 @@ def test_a_comparison_goes_on_where_it_was(tmp_path: Path, capsys) -> None:
 
 
 def test_a_full_disk_loses_nothing(part: Path, stopped, capsys, monkeypatch) -> None:
-    """The write fails in the middle of a checkpoint; with room again the run goes on to the same end."""
+    """The write fails in the middle of a checkpoint; with room again the run continues to the same end."""
     real, calls = os.fsync, []
 
     def full(descriptor: int) -> None:

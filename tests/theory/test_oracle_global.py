@@ -9,7 +9,7 @@
 | FedSAM, MoFedSAM | off | each client drifts; the gradient is taken off w besides |
 | MOON | off | each client drifts; the contrast knows nothing of others' gradients |
 | FedPD, p = 0 | the optimum | it is FedDyn: at rest λ_i = −∇L_i(x), and the λ_i add up to zero |
-| FedPD, p > 0 | off | in a silent round x_i goes on along the client's own gradient, also from the optimum |
+| FedPD, p > 0 | off | in a silent round x_i continues along the client's own gradient, also from the optimum |
 | Mime | the optimum, with everyone | c = 0 there, and ∇L_i(w) − ∇L_i(x) + c moves nobody |
 | Mime, with a part | off | c is the cohort's gradient, which is not zero at the optimum |
 | MimeLite | off, (1−β)² as far as FedAvg | drift is (1−β) as fast, and (1−β) of the step is made of drifted gradients |

@@ -113,7 +113,7 @@ def match_trajectory(
     order, noise, first = key("mtt-batch"), key("mtt-aug"), None
     after, stopped, clamped = math.nan, False, False
     losses: list[float] = []
-    here: OuterPoint | None = None  # the last place from which it was sound to go on
+    here: OuterPoint | None = None  # the last place from which it was sound to continue
     for _ in range(how.H):
         if first is None or not how.careful:  # who compares losses, compares them under the same random draw
             steps = draw_steps(how, len(aux.y), tuple(aux.X.shape[1:]), order, noise)

@@ -5,7 +5,7 @@
 Numbered details (each is a field):
 1. The projection takes K plain steps with η, not with the learned β, on the whole set; it happens in every round
    after warm-up, also when matching was not due. Should it not be finite, or should the last matching have failed, the
-   round goes on as FedAvg's, and `projection_skipped` is recorded.
+   round continues as FedAvg's, and `projection_skipped` is recorded.
 2. `reach` makes the projection as long as this many rounds are on average, ‖w^t − w^{t−m}‖/m, whatever K and η are: the
    auxiliary data gives the direction, the trajectory the length. The paper's length is what K steps of η come to.
 3. Further details of the pull are in `fedptr.methods.ptr.pull`.
