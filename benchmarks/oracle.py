@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,9 +24,13 @@ from fedptr.core.method import Method, Oracle, Site
 from fedptr.core.randomness import Key
 from fedptr.methods import all_methods
 from fedptr.methods.apfl import APFL
+from fedptr.methods.ditto import Ditto
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.feddyn import FedDyn
+from fedptr.methods.finetune import FineTune
 from fedptr.methods.l2gd import L2GD
+from fedptr.methods.local import LocalOnly
+from fedptr.methods.per_fedavg import PerFedAvg
 from fedptr.methods.pfedme import PFedMe
 from fedptr.methods.scaffold import Scaffold
 from fedptr.theory.oracle import LOCAL, QuadraticProblem, make_problem, measure_error
@@ -201,12 +205,23 @@ EQUAL: dict[str, Any] = {"weighting": "uniform"}
 TIED = EQUAL | {"lam": 1.0, "gamma": 0.2}
 OWN = EQUAL | {"alpha": 0.75}  # FedRep's default; at 0.5 its mixture is right by chance
 COIN: dict[str, Any] = {"lam": 0.5, "p": 0.4}
+
+
+def adapting(variant: Literal["FO", "HF", "exact"]) -> PerFedAvg:
+    return PerFedAvg(**EQUAL, variant=variant, a=0.1)
+
+
 # What ends at the closed form that it declares, and rules of others, each beside the method that it should be.
 PERSONAL: dict[str, tuple[str, Method, Method]] = {
+    "local": ("ends at the clients' own optima", LocalOnly(**EQUAL), LocalOnly(**EQUAL)),
+    "FedAvg, fine-tuned": ("ends there", FineTune(**EQUAL), FineTune(**EQUAL)),
+    **{f"Per-FedAvg, {v}": ("ends there", adapting(v), adapting(v)) for v in ("FO", "HF", "exact")},
+    "Ditto, λ = 1": ("ends there", Ditto(**EQUAL), Ditto(**EQUAL)),
     "pFedMe": ("ends there", PFedMe(**TIED), PFedMe(**TIED)),
     "pFedMe, θ reset": ("ends there", PFedMe(**TIED, reset=True), PFedMe(**TIED, reset=True)),
     "L2GD, K = 5": ("its mean over the coin ends there", L2GD(**COIN), L2GD(**COIN)),
     "APFL, α = 0.5": ("ends there", APFL(**EQUAL), APFL(**EQUAL)),
+    "Ditto as in PFLlib, its default μ = 0": ("clients train alone", Ditto(**EQUAL, lam=0.0), Ditto(**EQUAL)),
     "pFedMe as in its own repository": ("y is scored, not θ", AliasedTheta(**TIED), PFedMe(**TIED)),
     "pFedMe as in PFLlib": ("the global model is scored, not θ", GlobalScored(**TIED), PFedMe(**TIED)),
     "pFedMe as in PFLlib, its default β = 0": (
@@ -232,8 +247,8 @@ def personal_errors(method: Method, right: Method, problem: QuadraticProblem, ro
     else:
         run = last_run(federate(method, problem.task, problem.clients, rounds=Rounds(rounds=rounds), local=LOCAL))
         found = run.w, personal_models(method, run, problem)
-    errors = [float((got - end).norm() / end.norm()) for got, end in zip(found, limit, strict=True) if end is not None]
-    return LimitErrors(*errors)
+    ends = problem.task.init() if limit[0] is None else limit[0], limit[1]
+    return LimitErrors(*(float((got - end).norm() / end.norm()) for got, end in zip(found, ends, strict=True)))
 
 
 def average_over_coin(method: L2GD, problem: QuadraticProblem, rounds: int) -> tuple[Tensor, Tensor]:
@@ -260,7 +275,7 @@ def average_over_coin(method: L2GD, problem: QuadraticProblem, rounds: int) -> t
 def format_personal_table(seeds: int = 3) -> str:
     lines = ["| rule | what theory says, or what is different | global | personal |", "|---|---|---:|---:|"]
     for name, (words, method, right) in PERSONAL.items():
-        errors = [personal_errors(method, right, make_problem(seed)) for seed in range(seeds)]
+        errors = [personal_errors(method, right, make_problem(seed, clients=4, d=4)) for seed in range(seeds)]
         worst = [max(column) for column in zip(*errors, strict=True)]
         lines.append(f"| {name} | {words} | {worst[0]:.0e} | {worst[1]:.0e} |")
     return "\n".join(lines)

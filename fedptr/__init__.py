@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from fedptr.core.federation import Run as Run
     from fedptr.core.federation import federate as federate
     from fedptr.core.local_training import Local as Local
+    from fedptr.core.predictor import Predictor as Predictor
     from fedptr.core.samples import Samples as Samples
     from fedptr.core.task import Classification as Classification
     from fedptr.data.load import load_dataset as load_dataset
     from fedptr.data.partition import SplitPlan as SplitPlan
     from fedptr.data.partition import partition as partition
     from fedptr.runs.checkpoint import CheckpointStore as CheckpointStore
+    from fedptr.runs.trained_model import load_model as load_model
 
     load = load_dataset
 
@@ -30,12 +32,14 @@ _HOME = {
     "Rounds": "core.federation",
     "Run": "core.federation",
     "Local": "core.local_training",
+    "Predictor": "core.predictor",
     "Samples": "core.samples",
     "Classification": "core.task",
     "load_dataset": "data.load",
     "partition": "data.partition",
     "SplitPlan": "data.partition",
     "CheckpointStore": "runs.checkpoint",
+    "load_model": "runs.trained_model",
 }
 _EARLIER = {"load": "load_dataset"}  # earlier names that keep working
 

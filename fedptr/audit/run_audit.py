@@ -20,13 +20,14 @@ from fedptr.audit.metrics import ENOUGH, Measures, measure_attack
 from fedptr.audit.options import FEW, AuditOptions
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import TrainingJob, draw_halves, make_generator, make_job, plan_shadows, train_jobs
-from fedptr.audit.target import Target, load_model, load_target
+from fedptr.audit.target import Target, load_target
 from fedptr.compute.choose import count_cores
 from fedptr.messages import format_duration, print_notice
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import locked
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import NAME as SUMMARY
+from fedptr.runs.trained_model import read_final_model
 
 BRIEF = ("members", "non_members", "auc", "auc_ci95", "accuracy", "tpr", "tpr_ci95")  # kept for each client
 
@@ -132,7 +133,7 @@ def load_or_compute_phi(case: AuditCase, folder: Path, summary: Record) -> Float
         tensors, header = atomic_files.read_tensors(path)
         if header == same:
             return np.asarray(tensors["phi"])
-    found = load_model(folder, case.run.task, summary, f"remove {folder} and audit again")
+    found = read_final_model(folder, case.run.task, summary, f"remove {folder} and audit again")
     shadow = replace(case.run, model=found)
     phi = shadow.phi(case.examples.rows, case.options.flip)
     atomic_files.write_tensors(path, {"phi": torch.tensor(phi)}, same)

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse
 from torch import Tensor
 
 from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.scores import compute_logits, compute_phi, cross_entropy
 from fedptr.compute.choose import count_cores
-from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
@@ -25,10 +22,8 @@ from fedptr.errors import UserError
 from fedptr.runs.experiment import choose_device, load_data, make_task
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.summary import read_finished, weights_sha256
-from fedptr.types import State
-
-WEIGHTS = "weights.safetensors"
+from fedptr.runs.summary import read_finished
+from fedptr.runs.trained_model import read_final_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,27 +97,4 @@ def load_target(folder: Path) -> Target:
     pool, _ = to_samples(dataset, device)
     task = make_task(plan, dataset, device)
     seen = frozenset(client["id"] for record in records for client in record["clients"])
-    return Target(folder, plan, summary, split, seen, dataset, pool, task, load_model(folder, task, summary))
-
-
-def load_model(folder: Path, task: Classification, summary: Record, advice: str = "run its plan again") -> Run:
-    """The final global model of a run folder, checked against the checksum in its summary; `advice` if it is not."""
-    path = folder / WEIGHTS
-    try:
-        tensors = parse(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); {advice}") from None
-    except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}); {advice}") from None
-    state: State = {"x": task.init()}
-    expected = {**task.parameters(state["x"]), **task.unpack_buffers(None)}
-    if {name: value.shape for name, value in tensors.items()} != {name: v.shape for name, v in expected.items()}:
-        raise UserError(f"{path} is of another model than the plan beside it; {advice}")
-    here = {name: value.to(task.device) for name, value in tensors.items()}
-    state["x"] = torch.cat([here[layer.name].reshape(-1) for layer in task.layers])
-    if task.initial_buffers() is not None:
-        state["buffers"] = task.pack_buffers(here)
-    run = Run(summary["rounds"], state, ClientStates())
-    if weights_sha256(run) != summary["weights_sha256"]:
-        raise UserError(f"{path} is not the model of this run: its sha256 does not fit; {advice}")
-    return run
+    return Target(folder, plan, summary, split, seen, dataset, pool, task, read_final_model(folder, task, summary))

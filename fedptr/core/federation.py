@@ -7,10 +7,11 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedptr.core.client_scores import expected_scores, record_scores
 from fedptr.core.client_states import ClientStates, StateStore
@@ -18,11 +19,12 @@ from fedptr.core.faults import Faults
 from fedptr.core.linear_models import is_linear_model
 from fedptr.core.local_training import Local
 from fedptr.core.method import Entry, Method, Site
+from fedptr.core.predictor import WEIGHTS, ModelCard, number_classes, write_weights
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
 from fedptr.core.samples import Samples
-from fedptr.core.task import Task
-from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, name_failures, visit_in_process
+from fedptr.core.task import Classification, Task
+from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, first_state, name_failures, visit_in_process
 from fedptr.errors import ReplyError, UserError
 from fedptr.settings import check_settings, setting
 from fedptr.types import Reply, State
@@ -52,6 +54,7 @@ class Run:
     server: State
     clients: ClientStates
     record: dict[str, Any] = field(default_factory=dict)  # of the last round, a line of rounds.jsonl
+    task: Task | None = field(default=None, compare=False, repr=False)  # what was trained, where `federate` made it
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, ClientStates):  # a plain mapping is accepted too
@@ -61,6 +64,33 @@ class Run:
     def w(self) -> Tensor:
         """The global model as one vector."""
         return self.server["x"]
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model as a module of its own, ready to predict; the module that was given stays as it is."""
+        if not isinstance(self.task, Classification):
+            raise UserError("this run has no torch module: it is from a checkpoint, or its task has none; use run.w")
+        return self.task.to_module(self.w, self.server.get("buffers"))
+
+    def save(
+        self,
+        folder: str | Path,
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+    ) -> None:
+        """Writes weights.safetensors and model.json, from which `fedptr.load_model` makes the model again.
+
+        `mean` and `std` (per channel or feature) are those by which you normalised the inputs, so that the loaded model
+        takes raw ones; without them it takes what it was trained on.
+        """
+        model, task, out = self.model, self.task, Path(folder)
+        assert isinstance(task, Classification)
+        out.mkdir(parents=True, exist_ok=True)
+        write_weights(out / WEIGHTS, model.state_dict())
+        made_by = {"rounds": self.round}
+        names = number_classes(task.classes, classes)
+        ModelCard(task.shape, names, tuple(mean), tuple(std), made_by=made_by).save(out)
 
 
 class Protection(Protocol):
@@ -137,6 +167,7 @@ def federate(
                 if i in tests
             }
             run = evaluate_clients(method, run, site, testers, channel)
+        run = replace(run, task=task)
         yield run
 
 
@@ -312,7 +343,7 @@ def next_round(
 def evaluate_clients(method: Method, run: Run, site: Site, testers: Mapping[int, Site], channel: Channel) -> Run:
     """The run, whose record now has the scores of every client that has test data, whether or not it took part."""
     began = time.perf_counter()
-    msg: State = {name: value for name, value in run.server.items() if name in ("x", "buffers")}
+    msg = evaluation_message(run)
     own = {i: method.message(run.server, i) for i in testers}
     request = Request("evaluate", run.w, msg, expected_scores(method), own)
     visits, missing = channel.visits(method, request, run.clients, testers, channel.tolerant)
@@ -327,6 +358,20 @@ def evaluate_clients(method: Method, run: Run, site: Site, testers: Mapping[int,
         "total": times["total"] + seconds,
     }
     return replace(run, record=record)
+
+
+def personal_model(method: Method, run: Run, site: Site, i: int) -> Tensor:
+    """The model that client i would use after this run, as when it is evaluated."""
+    msg = {**evaluation_message(run), **method.message(run.server, i)}
+    site = replace(site, local=method.settings(site.local))
+    client = run.clients.get(i)
+    with site.key.fixed("model"):
+        return method.personal(msg, first_state(method, msg, site, i) if client is None else client, site)
+
+
+def evaluation_message(run: Run) -> State:
+    """What every client is sent of a run when it evaluates."""
+    return {name: value for name, value in run.server.items() if name in ("x", "buffers")}
 
 
 def aggregate_replies(method: Method, server: State, replies: Sequence[Reply], site: Site) -> State:

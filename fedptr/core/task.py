@@ -7,6 +7,7 @@ weights; integer counters are never averaged and start at their initial value in
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -137,6 +138,12 @@ class Classification(Differentiable):
         """The flat vector as the model's named parameters (views)."""
         parts = torch.split(w, self._sizes)
         return {layer.name: part.view(layer.shape) for layer, part in zip(self.layers, parts, strict=True)}
+
+    def to_module(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
+        """A copy of the model with these parameters and running statistics, in evaluation mode."""
+        module = copy.deepcopy(self.model)
+        module.load_state_dict({**self.parameters(w), **self.unpack_buffers(buffers)}, strict=False)
+        return module.eval()
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers

@@ -75,9 +75,8 @@ def visit_client(method: Method, purpose: Purpose, msg: State, client: State | N
     site = replace(site, local=method.settings(site.local))
     if purpose == "evaluate" and not method.personalised:
         client = {}  # the global model is all that is evaluated
-    if client is None:  # its first visit; the key does not depend on the round
-        x = msg["x"] if "x" in msg else site.task.init()
-        client = method.client_init(x, replace(site, key=Key(site.key.seed).at("client", i)))
+    if client is None:
+        client = first_state(method, msg, site, i)
     with site.key.fixed("model"):
         began = time.perf_counter()
         if purpose != "train":
@@ -99,6 +98,12 @@ def visit_client(method: Method, purpose: Purpose, msg: State, client: State | N
         if value is not None:
             log[name] = torch.tensor(value, dtype=torch.int64 if name == "steps" else torch.float64)
     return Visit(reply, client, log, seconds)
+
+
+def first_state(method: Method, msg: State, site: Site, i: int) -> State:
+    """The state of a client that was never visited; its key does not depend on the round."""
+    x = msg["x"] if "x" in msg else site.task.init()
+    return method.client_init(x, replace(site, key=Key(site.key.seed).at("client", i)))
 
 
 def check_reply(reply: State, expected: Mapping[str, Entry]) -> None:

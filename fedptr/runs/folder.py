@@ -12,6 +12,7 @@ from fedptr.errors import UserError
 from fedptr.runs import lock
 
 CHECKPOINTS = "checkpoint"
+BEST = "best.safetensors"
 AUDIT = "audit"  # with the runs of its shadows, which are no results of their own
 WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states", AUDIT}  # folders in which everything is ours
 PICTURES = r"round\d{4,}\.(png|safetensors)"  # in auxiliary/
@@ -22,6 +23,8 @@ RUN_FILES = (
     "summary.json",
     "class_scores.json",
     "weights.safetensors",
+    "model.json",
+    BEST,
     "mlflow_run.txt",
     "deploy.toml",
     "flower.json",

@@ -69,6 +69,7 @@ class OutputPlan:
         affects="nothing",
         ge=0,
     )
+    best: bool = setting(False, "keep the weights of the most accurate round too", affects="nothing")
 
 
 @dataclass(frozen=True)

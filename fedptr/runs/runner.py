@@ -10,6 +10,8 @@ audit/               what `fedptr audit` found, and the shadow models it trained
 summary.json         the result, its cost, and what it was made with
 class_scores.json    the final global model's accuracy on every class, and what it confuses
 weights.safetensors  the final global model, by parameter name
+model.json           what is needed to use it: network, preprocessing, class names; see fedptr.core.predictor
+best.safetensors     the global model of the most accurate round, where it was asked for
 tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
 """
 
@@ -29,6 +31,7 @@ from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
 from fedptr.core.federation import Run, federate
+from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest
 from fedptr.data.split import Split
@@ -44,6 +47,7 @@ from fedptr.runs.lock import StoppedError, StopRequest, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
 from fedptr.runs.same_run import check_same_plan, identity_text
+from fedptr.runs.trained_model import describe_best, describe_model, keep_best
 
 Show = Callable[[Record], None]
 # How a run's cohorts visit.
@@ -167,6 +171,8 @@ def record_rounds(
     run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
     for run in runs:
         history.append(run.record)
+        if plan.output.best and isinstance(run.task, Classification):
+            keep_best(run, history.records, run.task, out)
         look(run)  # before the checkpoint: a resume starts after the round, and does not look at it again
         asked = stop.number if stop else 0
         if every and (run.round % every == 0 or run.round == total or asked):
@@ -186,7 +192,9 @@ def finish_run(
     if len(experiment.test):
         names = tuple(map(str, experiment.dataset.classes))
         write_class_scores(out / class_scores.NAME, experiment.task, names, run, experiment.test)
-    summary = summaries.summarise_run(plan, experiment, run, history) | more
+    describe_model(plan, experiment.dataset, run.round).save(out)
+    best = describe_best(out) if plan.output.best else {}
+    summary = summaries.summarise_run(plan, experiment, run, history) | best | more
     summaries.write_summary(out, summary)
     store.prune(1)
     summaries.print_advice(summary)

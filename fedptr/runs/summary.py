@@ -9,16 +9,15 @@ import platform
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 
 import fedptr
-from fedptr.atomic_files import DamagedFileError, replace_atomically, write_text
+from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.core.client_scores import describe_spread
 from fedptr.core.federation import Run
+from fedptr.core.predictor import write_weights
 from fedptr.data import dataset
 from fedptr.messages import print_notice
 from fedptr.methods import find_method, is_known
@@ -197,10 +196,7 @@ def weights_sha256(run: Run) -> str:
 
 def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
     task = experiment.task
-    tensors: dict[str, Any] = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
-    # Not save_file, whose files only their owner may read.
-    with replace_atomically(path) as scratch:
-        scratch.write_bytes(safetensors.torch.save({name: tensor.cpu().clone() for name, tensor in tensors.items()}))
+    write_weights(path, {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))})
 
 
 def reset_peak_memory() -> None:

@@ -10,7 +10,7 @@ from oracle_table import rules
 
 from fedptr.theory.oracle import make_problem
 
-OURS = [name for name, (_, method, right) in rules.PERSONAL.items() if type(method) is type(right)]
+OURS = [name for name, (_, method, right) in rules.PERSONAL.items() if method == right]
 PEERS = [name for name in rules.PERSONAL if name not in OURS]
 
 

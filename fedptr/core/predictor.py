@@ -1,0 +1,124 @@
+"""A trained model that takes raw inputs: the network with its preprocessing inside, and model.json, which describes it.
+
+model.json holds, beside a network's weights, what is needed to use it:
+
+    format       1
+    network      name, width and depth of a model of fedptr, or module:factory; null for a module of the user's own
+    shape        of one input: channels, height, width for images
+    classes      the names of the classes, in the order of the outputs
+    mean, std    per channel, in the units of the inputs that were trained on; empty = inputs are taken as they are
+    pixel_max    what white is in those units, for images of whole numbers: inputs in [0, 1] are multiplied by it;
+                 0 = the inputs were floats, and are taken as they are
+    made_by      method, dataset and rounds, for people
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedptr.atomic_files import replace_atomically, write_text
+from fedptr.errors import UserError
+
+NAME, WEIGHTS = "model.json", "weights.safetensors"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What model.json says of a model; see above."""
+
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    pixel_max: float = 0
+    network: Mapping[str, Any] | None = None
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        write_text(folder / NAME, json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> ModelCard:
+        path = folder / NAME
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told.pop("format") != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}")
+            told = {spec.name: told[spec.name] for spec in fields(cls)}
+            shape, classes = tuple(map(int, told["shape"])), tuple(map(str, told["classes"]))
+            mean, std = (tuple(map(float, told[name])) for name in ("mean", "std"))
+            return cls(shape, classes, mean, std, float(told["pixel_max"]), told["network"], told["made_by"])
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{path} does not describe a model ({error}); run its plan again") from None
+
+
+class Predictor(nn.Module):
+    """A trained network that takes raw inputs and returns logits, a row for each.
+
+    Images are N×C×H×W: whole numbers as in the dataset (0 to 255 in photographs), or floats in [0, 1]. Other inputs are
+    floats as they were given for training.
+
+    >>> card = ModelCard((2,), ("no", "yes"), mean=(1.0, 1.0), std=(2.0, 2.0))
+    >>> model = Predictor(nn.Identity(), card)
+    >>> model(torch.tensor([[1.0, 3.0]])), model.predict(torch.tensor([[1.0, 3.0]]))
+    (tensor([[0., 1.]]), ['yes'])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, card: ModelCard) -> None:
+        super().__init__()
+        self.network, self.card = network, card
+        per_channel = (1, -1) + (1,) * (len(card.shape) - 1)
+        self.register_buffer("mean", torch.tensor(card.mean or (0.0,)).reshape(per_channel), persistent=False)
+        self.register_buffer("std", torch.tensor(card.std or (1.0,)).reshape(per_channel), persistent=False)
+        self.eval()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.card.classes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.card.shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype.is_floating_point and self.card.pixel_max:
+            x = x * self.card.pixel_max
+        logits: Tensor = self.network((x.float() - self.mean) / self.std)
+        return logits
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor, chunk: int = 1000) -> Tensor:
+        """The probability of every class, a row for each input."""
+        return torch.cat([self(part).softmax(1) for part in x.split(chunk)])
+
+    def predict(self, x: Tensor) -> list[str]:
+        """The name of the most probable class of each input."""
+        return [self.classes[k] for k in self.probabilities(x).argmax(1).tolist()]
+
+
+def number_classes(count: int, names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The classes' names, or their numbers if they have none."""
+    if names is not None and len(names) != count:
+        raise UserError(f"{len(names)} class names were given for {count} classes; name each once")
+    return tuple(map(str, names if names is not None else range(count)))
+
+
+def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Parameters and running statistics, by name."""
+    # Not save_file, whose files only their owner may read.
+    with replace_atomically(path) as scratch:
+        scratch.write_bytes(safetensors.torch.save({name: value.cpu().clone() for name, value in tensors.items()}))
