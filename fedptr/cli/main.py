@@ -15,8 +15,10 @@ from fedptr.cli import (
     compare,
     data,
     deploy,
+    export,
     methods,
     partition,
+    predict,
     report,
     reproduce,
     results,
@@ -29,7 +31,23 @@ from fedptr.errors import ClientError, UserError
 from fedptr.runs.lock import StoppedError
 from fedptr.settings import unknown_name_error
 
-COMMANDS = (run, compare, resume, partition, report, audit, results, data, deploy, status, reproduce, theory, methods)
+COMMANDS = (
+    run,
+    compare,
+    resume,
+    partition,
+    report,
+    predict,
+    export,
+    audit,
+    results,
+    data,
+    deploy,
+    status,
+    reproduce,
+    theory,
+    methods,
+)
 
 
 class CommandParser(argparse.ArgumentParser):

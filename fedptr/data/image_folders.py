@@ -98,6 +98,22 @@ def _decode_images(items: Labelled, mode: str, size: tuple[int, int]) -> tuple[A
     return pixels, np.array([label for _, label in items], np.int64)
 
 
+def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Array:
+    """One image file as [C, H, W] in 0 to 255; an image of another size is refused unless it may be resized."""
+    channels, height, width = shape
+    image = _read_pixels(path, "L" if channels == 1 else "RGB")
+    if image.shape[:2] != (height, width):
+        if not resize:
+            there = f"{image.shape[1]}x{image.shape[0]}"
+            raise UserError(
+                f"{path} is {there} pixels, and the model takes {width}x{height}; resize it, or add --resize"
+            )
+        from PIL import Image
+
+        image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    return image[None].copy() if channels == 1 else np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
 def _read_pixels(path: Path, mode: str) -> Array:
     from PIL import Image
 
