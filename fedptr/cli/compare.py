@@ -45,7 +45,7 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds must be at least 1, not {args.seeds}")
     if len(set(names)) < len(names):
         raise UserError("--methods names a method twice; name each once")
-    tables = build_tables(args)
+    tables = build_tables(args, names)
     plans = comparing.build_plans(tables, names, args.seeds)
     first = next(iter(plans.values()))[0]
     trackers.check_trackers(args.trackers)

@@ -159,7 +159,7 @@ def continue_deployed(out: Path) -> int:
 
     plan = load_plan(out)
     launch_run.submit_run(out)
-    with show_progress(plan.method.name, plan.run.rounds) as show:
+    with show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show:
         launch_run.follow_run(out, show)
     return print_summary(read_finished(out)[0], out)
 

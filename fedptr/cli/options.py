@@ -49,6 +49,12 @@ def add_plan_command(
     sub.add_argument(
         "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
     )
+    sub.add_argument(
+        "--preset",
+        choices=("laptop", "paper"),
+        default="laptop",
+        help="what is not said: what suits the dataset here, or the paper's settings",
+    )
     sub.set_defaults(handler=handler)
     return sub
 

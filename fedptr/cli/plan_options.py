@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedptr.data.sources import SOURCES
 from fedptr.engines.choose_engine import check_engine
 from fedptr.errors import UserError
+from fedptr.messages import print_notice
 from fedptr.methods.fedptr import FedPTR
 from fedptr.runs import plan as planning
+from fedptr.runs.dataset_defaults import dataset_name, with_dataset_defaults
 from fedptr.runs.plan import Plan, Tables
 
 
-def build_tables(args: argparse.Namespace) -> Tables:
-    """The plan file's tables, changed by the options and then by `--set`; paths that exist become absolute."""
+def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
+    """The plan file's tables, changed by the options and then by `--set`; paths that exist become absolute.
+
+    What they do not say is the dataset's default, or the paper's. `names`: the methods, if not the one in [method].
+    """
     tables = planning.read_plan(args.plan) if args.plan else {}
     options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
     tables = planning.assign_settings(tables, [*options, *parse_assignments(args.assignments)])
@@ -32,7 +37,29 @@ def build_tables(args: argparse.Namespace) -> Tables:
         here = Path(args.plan).resolve().parent / name  # a run folder holds its own split
         if not os.path.exists(name) and here.is_file():
             chosen["file"] = str(here)
+    return add_paper_settings(tables) if args.preset == "paper" else add_dataset_defaults(tables, names)
+
+
+def add_dataset_defaults(tables: Tables, names: Sequence[str]) -> Tables:
+    """The tables with the dataset's defaults, which are said in one line."""
+    tables, told = with_dataset_defaults(tables, names)
+    if told:
+        name = Path(dataset_name(tables)).name
+        print_notice(f"{name}: {', '.join(told)} (defaults for {name}; --preset paper takes the paper's)")
     return tables
+
+
+def add_paper_settings(tables: Tables) -> Tables:
+    """The tables with what the paper's recipes set for this dataset."""
+    from fedptr.reproduce.recipe import paper_tables
+
+    result = paper_tables(dataset_name(tables))
+    for section, table in tables.items():
+        if isinstance(table, dict) and isinstance(result.setdefault(section, {}), dict):
+            result[section] |= table
+        else:
+            result[section] = table  # refused later
+    return result
 
 
 def parse_assignments(texts: list[str]) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,7 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr.runs import compare as comparing
     from fedptr.runs import runner
     from fedptr.runs.archive import fetch_runs
+    from fedptr.runs.divergence import print_divergence
     from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import show_progress
 
@@ -49,6 +50,7 @@ def resume(args: argparse.Namespace) -> int:
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.read_if_finished(out, rounds):
         print_notice(f"{out} is finished; there is nothing to do")
+        print_divergence(done[0])
         return print_summary(done[0], out)
     if (out / "deploy.toml").exists():  # its clients are elsewhere
         if rounds != plan.run.rounds:
@@ -57,7 +59,7 @@ def resume(args: argparse.Namespace) -> int:
         from fedptr.cli.deploy import continue_deployed
 
         return continue_deployed(out)
-    with show_progress(plan.method.name, rounds) as show:
+    with show_progress(plan.method.name, rounds, plan.method.quick_rounds) as show:
         summary, _ = runner.resume_run(plan, out, show, open_engine, rounds)
     return print_summary(summary, out)
 

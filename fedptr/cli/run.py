@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(plan, plan.method.name)), args.force)
     trackers.mark_trackers(out, args.trackers)
     warn_of_large_batch(plan, experiment)
-    with show_progress(plan.method.name, plan.run.rounds) as show:
+    with show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show:
         summary, _ = start_run(plan, experiment, out, show, open_engine)
     return print_summary(summary, out)
 
@@ -67,7 +67,7 @@ def print_summary(summary: Record, out: Path) -> int:
         print(f"differential privacy: ε = {promise['epsilon']:.2f}, δ = {promise['delta']:g}; ", end="")
         print(f"protects {promise['protects']}")
     print(f"results: {out}")
-    return 0
+    return 1 if "diverged" in summary else 0  # it was said when the run ended
 
 
 def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:

@@ -165,6 +165,11 @@ class Method:
     def effort(self) -> Effort:
         return Effort()
 
+    @property
+    def quick_rounds(self) -> int:
+        """The first rounds, which compute less than the others; for those who estimate the time left."""
+        return 0
+
     @classmethod
     def cost_in_words(cls) -> dict[str, str]:
         return {

@@ -144,6 +144,17 @@ def read_common() -> dict[str, Any]:
     return tomllib.loads((FOLDER / f"{COMMON}.toml").read_text(encoding="utf-8"))
 
 
+def paper_tables(dataset: str) -> Tables:
+    """What the paper sets for a dataset, beside the settings' own defaults; nothing for one that it does not have."""
+    known = read_common()
+    for tag in known["tags"].values():
+        if tag["kind"] == "data" and tag["set"]["data.name"] == dataset:
+            tables: Tables = copy.deepcopy(known["plan"])
+            merge_settings(tables, tag["set"])
+            return tables
+    return {}
+
+
 def recipe_names() -> list[str]:
     """The names of all recipes: tables first, then figures, then the rest."""
 

@@ -109,7 +109,8 @@ def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, lis
         if done[0]["rounds"] == plan.run.rounds:
             return done
     folder.mkdir(parents=True, exist_ok=True)
-    with show_progress(f"{plan.method.name}, seed {plan.run.seed}", plan.run.rounds) as show:
+    label = f"{plan.method.name}, seed {plan.run.seed}"
+    with show_progress(label, plan.run.rounds, plan.method.quick_rounds) as show:
         if begun is not None:
             return resume_run(begun, folder, show, engine, plan.run.rounds)
         return start_run(plan, prepare_experiment(plan), folder, show, engine)

@@ -77,7 +77,7 @@ def write_torch(model: Predictor, example: Tensor, path: Path) -> None:
 
 def read_torch(path: Path) -> Function:
     with open(path, "rb") as file:
-        return torch.export.load(file).module()  # type: ignore[no-any-return]
+        return torch.export.load(file).module()
 
 
 def write_torchscript(model: Predictor, example: Tensor, path: Path) -> None:

@@ -8,23 +8,59 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedptr.messages import format_duration
+
 LINES = 10  # about this many lines per run where there is no terminal
 
 
+class Clock:
+    """Seconds per round, and time left. Rounds before FedPTR's first matching say nothing about those after it."""
+
+    def __init__(self, rounds: int, warmup: int, now: Callable[[], float] = time.perf_counter) -> None:
+        self.rounds, self.warmup, self.now = rounds, warmup, now
+        self.last, self.spent, self.counted = now(), 0.0, 0  # rounds seen here, which after a resume are not all
+
+    def count(self, done: int) -> None:
+        """Round number `done` has ended."""
+        if self.counted and done == self.warmup + 1:
+            self.spent, self.counted = 0.0, 0
+        now = self.now()
+        self.spent, self.counted, self.last = self.spent + now - self.last, self.counted + 1, now
+
+    @property
+    def per_round(self) -> float:
+        return self.spent / max(1, self.counted)
+
+    def time_left(self, done: int) -> str:
+        """In words.
+
+        >>> clock = Clock(rounds=100, warmup=3, now=iter([0.0, 1.0, 2.0, 3.0, 13.0]).__next__)
+        >>> for done in (1, 2, 3, 4):
+        ...     clock.count(done)
+        ...     print(clock.time_left(done))
+        time left: known after round 4
+        time left: known after round 4
+        time left: known after round 4
+        16 min left
+        """
+        if done <= self.warmup < self.rounds:
+            return f"time left: known after round {self.warmup + 1}"
+        return f"{format_duration(self.per_round * (self.rounds - done))} left"
+
+
 @contextmanager
-def show_progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yields the function to call with every round's record."""
-    began = time.perf_counter()
-    accuracy, done = "     –", 0  # until the first evaluation; rounds seen here, which after a resume are not all
+def show_progress(label: str, rounds: int, warmup: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yields the function to call with every round's record. The first `warmup` rounds are quicker than the others."""
+    clock = Clock(rounds, warmup)
+    accuracy = "     –"  # until the first evaluation
 
     def words(record: dict[str, Any]) -> str:
-        nonlocal accuracy, done
-        done += 1
+        nonlocal accuracy
+        clock.count(record["round"])
         if "test_accuracy" in record:
             accuracy = f"{record['test_accuracy']:6.1%}"
-        per_round = (time.perf_counter() - began) / done
         spent = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
-        return f"accuracy {accuracy}{spent}  {per_round:.2f} s/round"
+        return f"accuracy {accuracy}{spent}  {clock.per_round:.2f} s/round  {clock.time_left(record['round'])}"
 
     if not sys.stderr.isatty():
         step = -(-rounds // LINES)
@@ -32,14 +68,13 @@ def show_progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]]
         def line(record: dict[str, Any]) -> None:
             text = words(record)
             if record["round"] % step == 0 or record["round"] in (1, rounds):
-                left = (time.perf_counter() - began) / done * (rounds - record["round"])
-                print(f"{label}: round {record['round']}/{rounds}  {text}  {left:.0f} s left", file=sys.stderr)
+                print(f"{label}: round {record['round']}/{rounds}  {text}", file=sys.stderr)
 
         yield line
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
         TextColumn("{task.description:<12}"),
@@ -47,8 +82,6 @@ def show_progress(label: str, rounds: int) -> Iterator[Callable[[dict[str, Any]]
         TextColumn("round"),
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), expand=True) as bar:
         task = bar.add_task(label, total=rounds, words="")

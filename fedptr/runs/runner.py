@@ -41,6 +41,7 @@ from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.class_scores import write_class_scores
+from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import StoppedError, StopRequest, defer_signals, locked
@@ -195,9 +196,12 @@ def finish_run(
     describe_model(plan, experiment.dataset, run.round).save(out)
     best = describe_best(out) if plan.output.best else {}
     summary = summaries.summarise_run(plan, experiment, run, history) | best | more
+    if reason := find_divergence(experiment.task, experiment.test, history.records):
+        summary["diverged"] = reason
     summaries.write_summary(out, summary)
     store.prune(1)
     summaries.print_advice(summary)
+    print_divergence(summary)
     return summary
 
 

@@ -104,7 +104,12 @@ class Trajectory:
         return memory, {}
 
     def warm(self, memory: State) -> bool:
-        return int(memory["seen"]) >= self.m + (2 if self.warmup == "strict" else 1)
+        return int(memory["seen"]) > self.quick_rounds
+
+    @property
+    def quick_rounds(self) -> int:
+        """The rounds before the first matching, for a client that is always there."""
+        return self.m + (1 if self.warmup == "strict" else 0)
 
     def due(self, last: int, t: int) -> bool:
         return last < 0 or (self.mtt_every != "once" and t - last >= self.mtt_every)

@@ -48,7 +48,10 @@ def simulate_run(path: Path, out: Path, force: bool) -> Record:
         home = Path(scratch) / "flower"
         home.mkdir()
         write_app(Path(scratch) / "app")
-        with start_superlink(Path(scratch)) as port, show_progress(plan.method.name, plan.run.rounds) as show:
+        with (
+            start_superlink(Path(scratch)) as port,
+            show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show,
+        ):
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
             links = {"default": launch_run.CONNECTION, launch_run.CONNECTION: connection}
             write_text(home / "config.toml", tomli_w.dumps({"superlink": links}))

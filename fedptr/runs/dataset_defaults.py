@@ -1,0 +1,87 @@
+"""What a plan has where nobody says otherwise, by dataset: sizes that a laptop trains in minutes.
+
+The defaults of the settings themselves are the paper's, made for tens of thousands of images and a GPU; `--preset
+paper` takes those. Digits were tuned over all methods. The other datasets follow the scale `cpu` of the recipes, whose
+learning rate of 0.03 suits all methods (results/README.md).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedptr import methods
+from fedptr.methods.fedptr import FedPTR
+from fedptr.methods.ptr.combine import ptr_setting_name
+from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.runs.plan import DataPlan, Tables
+
+Settings = Mapping[str, Any]
+PHOTOGRAPHS: Settings = {"model.width": 32, "local.lr": 0.03, "local.batch": 50, "run.rounds": 50}
+DEFAULTS: Mapping[str, Settings] = {
+    "digits": {
+        "model.width": 16,
+        "model.depth": 2,
+        "local.lr": 0.1,
+        "local.batch": 32,
+        "run.rounds": 30,
+        "split.min_size": 20,
+        "machine.threads": 1,  # with a model this small a second thread only waits for the first
+    },
+    "fashion-mnist": {**PHOTOGRAPHS, "run.rounds": 30},
+    "cifar10": PHOTOGRAPHS,
+    "cifar100": {**PHOTOGRAPHS, "model.width": 64, "run.rounds": 100},
+    "tiny-imagenet": {**PHOTOGRAPHS, "model.width": 64, "model.depth": 4, "run.rounds": 100},
+}
+OWN_DATA: Settings = {**PHOTOGRAPHS, "local.batch": 32}
+# Of FedPTR, which learns its auxiliary data in every round: on the server once, or on every client.
+SMALL_IMAGES: Settings = {"beta": "auto", "lr_img": "auto", "reach": 1.0, "R": 5, "ipc": 3, "dsa": False}
+MATCHING: Mapping[str, Settings] = {"digits": SMALL_IMAGES}
+USUAL_MATCHING: Settings = {"beta": "auto", "lr_img": "auto", "H": 4}
+ON_SERVER, ON_CLIENTS = {"digits": 3}, {"digits": 1}  # H
+SHOWN = ("model.width", "local.batch", "local.lr", "run.rounds")
+
+
+def dataset_name(tables: Tables) -> str:
+    data = tables.get("data", {})
+    name = data.get("name", DataPlan().name) if isinstance(data, dict) else ""
+    return name if isinstance(name, str) else ""
+
+
+def with_dataset_defaults(tables: Tables, names: Sequence[str] = ()) -> tuple[Tables, list[str]]:
+    """The tables with the dataset's defaults where they say nothing, and those that count, in words.
+
+    `names`: the methods that will run, if not the one in [method].
+    """
+    result, told, dataset = copy.deepcopy(tables), [], dataset_name(tables)
+    for place, value in DEFAULTS.get(dataset, OWN_DATA).items():
+        section, key = place.split(".")
+        table = result.setdefault(section, {})
+        if isinstance(table, dict) and key not in table:  # what is no table is refused later
+            table[key] = value
+            if place in SHOWN:
+                told.append(f"{value} rounds" if place == "run.rounds" else f"{key} {value}")
+    chosen = result.get("method", {})
+    if isinstance(chosen, dict):
+        for name in names or [chosen.get("name", FedPTR.name)]:
+            if isinstance(name, str) and methods.is_known(name):
+                add_matching_defaults(result, chosen, name, dataset)
+    return result, told
+
+
+def add_matching_defaults(tables: Tables, shared: Settings, name: str, dataset: str) -> None:
+    """How FedPTR learns its auxiliary data, in the tables of a method that does."""
+    method, several = methods.find_method(name), tables.setdefault("methods", {})
+    if not issubclass(method, Trajectory) or not isinstance(several, dict):
+        return
+    own = several.setdefault(name, {})
+    on_server = method.cost.auxiliary == "server"
+    steps = (ON_SERVER if on_server else ON_CLIENTS).get(dataset)
+    wanted = {**MATCHING.get(dataset, USUAL_MATCHING), **({"H": steps} if steps else {})}
+    if not steps and not on_server:
+        wanted["mtt_every"] = 4
+    for key, value in wanted.items():
+        key = ptr_setting_name(method, key)
+        if key in method.__dataclass_fields__ and key not in shared and isinstance(own, dict):
+            own.setdefault(key, value)
