@@ -1,4 +1,4 @@
-"""The front door: `from fedptr import …` and `fedptr.methods.<TAB>` list what there is, and everything has a docstring."""
+"""The front door: `from fedptr import …` and `fedptr.methods.<TAB>` list what there is, all of it with a docstring."""
 
 from __future__ import annotations
 
