@@ -20,6 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import fedptr
 from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
@@ -27,19 +28,17 @@ from fedptr.reproduce.tables import markdown_table
 from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
-OPTIONAL = {"report.md": "The report"}
+HEADINGS = {"core": "Training", "data": "Data", "runs": "Runs"}  # of the API page, by the package a name comes from
 NOT_YET = """!!! note "Not filled in yet"
     This section shows measured results from `results/{name}`; that file does not exist yet.
 """
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Adds the methods, and the optional pages that exist, to the navigation."""
+    """Adds the methods to the navigation."""
     for entry in config.nav or []:
         if "Methods" in entry:
             entry["Methods"] = [{name: f"methods/{name}.md"} for name in all_methods()]
-        if "In depth" in entry:
-            entry["In depth"] += [{title: name} for name, title in OPTIONAL.items() if (ROOT / "docs" / name).exists()]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -186,6 +185,23 @@ def ideas_table() -> str:
     return "\n".join(lines)
 
 
+def public_names() -> str:
+    """Everything that `from fedptr import …` offers, by package, for mkdocstrings to fill in from the docstrings."""
+    groups: dict[str, list[str]] = {}
+    for name, module in fedptr._HOME.items():
+        groups.setdefault(HEADINGS.get(module.partition(".")[0], "More"), []).append(name)
+    names = {heading: "\n".join(f"\n::: fedptr.{name}" for name in found) for heading, found in groups.items()}
+    return "\n\n".join(f"## {heading}\n{text}" for heading, text in names.items())
+
+
+def method_classes() -> str:
+    """The methods' classes, each with a link to its page."""
+    lines = ["| class | method | idea |", "|---|---|---|"]
+    for name, method in all_methods().items():
+        lines.append(f"| `methods.{method.__name__}` | [{name}](methods/{name}.md) | {make_sentence(method.idea)} |")
+    return "\n".join(lines)
+
+
 def results_markdown(name: str) -> str:
     """The text about the results of a method (or of all), and its numbers from results/."""
     path = ROOT / "results" / name
@@ -250,4 +266,10 @@ def format_gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     return f"{cell['gap']:+z.1f}{several}{paper}"
 
 
-MARKERS = {"costs": costs_table, "ideas": ideas_table, "methods": methods_table}
+MARKERS = {
+    "api": public_names,
+    "costs": costs_table,
+    "ideas": ideas_table,
+    "method-classes": method_classes,
+    "methods": methods_table,
+}
