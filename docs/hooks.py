@@ -28,7 +28,9 @@ from fedptr.reproduce.tables import markdown_table
 from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
-HEADINGS = {"core": "Training", "data": "Data", "runs": "Runs"}  # of the API page, by the package a name comes from
+# Of the API page: headings by the module or package that a name comes from, and what is shown of classes that can do more.
+HEADINGS = {"core.client_states": "Saved states", "core": "Training", "data": "Data", "runs": "Saved states"}
+MEMBERS = {"StateStore": "close", "CheckpointStore": "save, rounds, load"}
 NOT_YET = """!!! note "Not filled in yet"
     This section shows measured results from `results/{name}`; that file does not exist yet.
 """
@@ -187,11 +189,12 @@ def ideas_table() -> str:
 
 def public_names() -> str:
     """Everything that `from fedptr import …` offers, by package, for mkdocstrings to fill in from the docstrings."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {heading: [] for heading in ("Training", "Data", "Models", "Saved states")}
     for name, module in fedptr._HOME.items():
-        groups.setdefault(HEADINGS.get(module.partition(".")[0], "More"), []).append(name)
-    names = {heading: "\n".join(f"\n::: fedptr.{name}" for name in found) for heading, found in groups.items()}
-    return "\n\n".join(f"## {heading}\n{text}" for heading, text in names.items())
+        heading = HEADINGS.get(module) or HEADINGS.get(module.partition(".")[0], "Models")
+        shown = f"\n    options:\n      members: [{MEMBERS[name]}]" if name in MEMBERS else ""
+        groups[heading].append(f"::: fedptr.{name}{shown}")
+    return "\n\n".join(f"## {heading}\n\n" + "\n\n".join(names) for heading, names in groups.items() if names)
 
 
 def method_classes() -> str:
