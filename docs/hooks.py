@@ -28,7 +28,7 @@ from fedptr.reproduce.tables import markdown_table
 from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
-# Of the API page: headings by the module or package that a name comes from, and what is shown of classes that can do more.
+# Of the API page: headings by the module or package that a name comes from, and what is shown of some classes.
 HEADINGS = {"core.client_states": "Saved states", "core": "Training", "data": "Data", "runs": "Saved states"}
 MEMBERS = {"StateStore": "close", "CheckpointStore": "save, rounds, load"}
 NOT_YET = """!!! note "Not filled in yet"

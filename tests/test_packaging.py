@@ -1,4 +1,4 @@
-"""The package as it is shipped: the wheel holds every file, an index can show the README, and advice names extras that exist."""
+"""The package as it is shipped: a whole wheel, a README for an index, advice that is right, files for containers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in SOURCES:
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "fedptr", source / "fedptr", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", out, source]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=PATIENCE)
+    offline = ["--no-build-isolation", "--no-deps", "--no-index"]
+    command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = out.glob("*.whl")
     return zipfile.ZipFile(built)
