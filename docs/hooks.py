@@ -20,6 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import fedptr
 from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
@@ -27,19 +28,19 @@ from fedptr.reproduce.tables import markdown_table
 from fedptr.settings import describe_type
 
 ROOT = Path(__file__).parent.parent
-OPTIONAL = {"report.md": "The report"}
+# Of the API page: headings by the module or package that a name comes from, and what is shown of some classes.
+HEADINGS = {"core.client_states": "Saved states", "core": "Training", "data": "Data", "runs": "Saved states"}
+MEMBERS = {"StateStore": "close", "CheckpointStore": "save, rounds, load"}
 NOT_YET = """!!! note "Not filled in yet"
     This section shows measured results from `results/{name}`; that file does not exist yet.
 """
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Adds the methods, and the optional pages that exist, to the navigation."""
+    """Adds the methods to the navigation."""
     for entry in config.nav or []:
         if "Methods" in entry:
             entry["Methods"] = [{name: f"methods/{name}.md"} for name in all_methods()]
-        if "In depth" in entry:
-            entry["In depth"] += [{title: name} for name, title in OPTIONAL.items() if (ROOT / "docs" / name).exists()]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -186,6 +187,24 @@ def ideas_table() -> str:
     return "\n".join(lines)
 
 
+def public_names() -> str:
+    """Everything that `from fedptr import …` offers, by package, for mkdocstrings to fill in from the docstrings."""
+    groups: dict[str, list[str]] = {heading: [] for heading in ("Training", "Data", "Models", "Saved states")}
+    for name, module in fedptr._HOME.items():
+        heading = HEADINGS.get(module) or HEADINGS.get(module.partition(".")[0], "Models")
+        shown = f"\n    options:\n      members: [{MEMBERS[name]}]" if name in MEMBERS else ""
+        groups[heading].append(f"::: fedptr.{name}{shown}")
+    return "\n\n".join(f"## {heading}\n\n" + "\n\n".join(names) for heading, names in groups.items() if names)
+
+
+def method_classes() -> str:
+    """The methods' classes, each with a link to its page."""
+    lines = ["| class | method | idea |", "|---|---|---|"]
+    for name, method in all_methods().items():
+        lines.append(f"| `methods.{method.__name__}` | [{name}](methods/{name}.md) | {make_sentence(method.idea)} |")
+    return "\n".join(lines)
+
+
 def results_markdown(name: str) -> str:
     """The text about the results of a method (or of all), and its numbers from results/."""
     path = ROOT / "results" / name
@@ -250,4 +269,10 @@ def format_gap(cell: dict[str, Any], data: dict[str, Any]) -> str:
     return f"{cell['gap']:+z.1f}{several}{paper}"
 
 
-MARKERS = {"costs": costs_table, "ideas": ideas_table, "methods": methods_table}
+MARKERS = {
+    "api": public_names,
+    "costs": costs_table,
+    "ideas": ideas_table,
+    "method-classes": method_classes,
+    "methods": methods_table,
+}

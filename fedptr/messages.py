@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,17 @@ def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None
 def print_notice(words: str) -> None:
     """One line on stderr; stdout is for results."""
     print(f"fedptr: {words}", file=sys.stderr)
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to the fedptr that is running, whether it came from an index or from a clone.
+
+    pip keeps an installed fedptr and adds what the extra names. Where `pip` is that of another Python, or there is
+    none, the command names this Python.
+    """
+    pip, python = shutil.which("pip"), Path(sys.executable)
+    start = "pip" if pip and Path(pip).parent == python.parent else f"{python} -m pip"
+    return f"{start} install 'fedptr[{extra}]'"
 
 
 def format_duration(seconds: float) -> str:

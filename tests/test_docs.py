@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import itertools
 import json
 import pkgutil
 import re
@@ -16,13 +17,14 @@ from typing import Any
 
 import pytest
 import torch
+from browser import browser  # noqa: F401
+from documented_commands import check_commands
 from small_world import World
-from wait_until import PATIENCE
+from wait_until import PATIENCE, until
 
-from fedptr.cli.main import build_parser
-from fedptr.cli.plan_options import build_tables
+import fedptr
+from fedptr.core.federation import Rounds
 from fedptr.methods import FedAvg, all_methods
-from fedptr.runs.plan import check_plan
 
 pytestmark = pytest.mark.xdist_group("docs")  # so that the site is built once
 ROOT = Path(__file__).parent.parent
@@ -39,7 +41,8 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material", reason="fedptr[docs] is not installed")
+    for package in ("material", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'fedptr[docs]'")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
@@ -78,6 +81,48 @@ def test_nothing_is_loaded_from_a_network(site: Path) -> None:
         assert not [place for place in loads.found if re.match(r"(https?:)?//", place)], page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+PATH = ("index", "train", "report", "predict", "own", "add-method", "deploy")
+
+
+def test_its_pages_are_a_path(site: Path) -> None:
+    """Start, train, inspect, load and predict, own data, own method, deploy: each page's next one is on its foot."""
+    for page, following in itertools.pairwise(PATH):
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert re.search(rf'<link rel="next" href="{following}.html">', text), page
+
+
+def test_links_lead_to_files(site: Path) -> None:
+    """Opened from the disk there is no server that would add `.html` or index.html."""
+    for page in site.rglob("*.html"):
+        links = re.findall(r'(?:href|src)="([^"#?]+)', page.read_text(encoding="utf-8"))
+        inside = [html.unescape(link) for link in links if not re.match(r"[a-z]+:", link) and page.name != "404.html"]
+        assert not [link for link in inside if not (page.parent / link).is_file()], page
+
+
+def test_the_api_page_has_every_public_name(site: Path) -> None:
+    text = (site / "api.html").read_text(encoding="utf-8")
+    for name in fedptr._HOME:
+        assert f'id="fedptr.{name}"' in text, name
+    words = html.unescape(re.sub(r"<[^>]+>", "", text))
+    assert all(field.metadata["doc"] in words for field in fields(Rounds)), "settings have their meaning"
+    assert "setting(" not in words
+    assert "&gt;&gt;&gt;" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL), "examples are code"
+
+
+@pytest.mark.real
+def test_search_works_from_the_disk(site: Path, browser: Any) -> None:  # noqa: F811
+    for page in ("index.html", "methods/fedptr.html"):
+        browser.get((site / page).as_uri())
+        box = browser.find_element("css selector", "input.md-search__input")
+        until(box.is_displayed, "the search box is shown")
+        box.click()
+        box.send_keys("SCAFFOLD stalls")
+        hits = "return [...document.querySelectorAll('.md-search-result__item a')].map((link) => link.href)"
+        found = until(lambda hits=hits: browser.execute_script(hits), "search finds something")  # type: ignore[misc]
+        assert [link for link in found if link.startswith((site / "choose.html").as_uri())], found
+        assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def sections(site: Path, name: str) -> dict[str, str]:
@@ -186,12 +231,9 @@ def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
     assert accuracy[-1] > 0.8
 
 
-@pytest.mark.parametrize("page", ["index.md", "own.md", "ray.md", "audit.md"])
+COMMANDS = ("index", "train", "report", "predict", "own", "choose", "gpu", "ray", "audit")
+
+
+@pytest.mark.parametrize("page", COMMANDS)
 def test_its_commands_are_understood(page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", text, re.MULTILINE)
-    assert commands
-    for command in commands:
-        args = build_parser().parse_args(command.split())
-        if args.command in ("run", "compare"):
-            check_plan(build_tables(args))
+    assert check_commands((DOCS / f"{page}.md").read_text(encoding="utf-8"))

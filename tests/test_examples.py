@@ -17,11 +17,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from documented_commands import check_commands
 from torch import Tensor, nn
 from wait_until import PATIENCE
 
-from fedptr.cli.main import build_parser
-from fedptr.cli.plan_options import build_tables
 from fedptr.core.federation import Rounds, federate
 from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
@@ -200,9 +199,11 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
 
 def test_the_readme_commands_are_understood() -> None:
     """Every `fedptr …` line of the README is parsed, and its plan checked, as the command line would."""
-    commands = re.findall(r"^fedptr (?!:)(.*?)(?:  +#.*)?$", readme(), re.MULTILINE)
-    assert len(commands) >= 5
-    for command in commands:
-        args = build_parser().parse_args(command.split())
-        if args.command in ("run", "compare", "partition"):
-            check_plan(build_tables(args))
+    assert check_commands(readme()) >= 5
+
+
+def test_the_readme_is_short_and_starts_with_a_run() -> None:
+    assert len(readme().splitlines()) <= 120
+    assert re.findall(r"^fedptr .*?(?=  |$)", readme(), re.MULTILINE)[0] == "fedptr run"
+    assert "\nmake demo " in readme()
+    assert "\nmake test " in readme()

@@ -1,6 +1,7 @@
 """Two hospitals on this machine: one server, two nodes, TLS and keys. See README.md.
 
 Usage: python examples/two_hospitals/run.py [DIR]      (default: runs/hospitals)
+       python examples/two_hospitals/run.py --data DIR     (only writes the hospitals' data, for compose.yaml)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ FEDPTR = [sys.executable, "-m", "fedptr"]
 
 def write_data(folder: Path) -> None:
     """Writes a file for each hospital: its own images, and the names of its classes, which it numbers from 0."""
+    folder.mkdir(parents=True, exist_ok=True)
     x, y = load_digits(return_X_y=True)
     images, owner = (x * 15).astype(np.uint8).reshape(-1, 8, 8), np.arange(len(y)) % 2
     for k, (name, classes) in enumerate(HOSPITALS.items()):
@@ -65,7 +67,6 @@ def wait_for_port(port: int) -> None:
 
 def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     write_data(folder)
     port, federation = find_free_port(), folder / "federation"
     nodes = ",".join(f"{name}={folder / name}.npz" for name in HOSPITALS)
@@ -87,4 +88,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/hospitals").absolute())
+    if sys.argv[1:2] == ["--data"]:
+        write_data(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/hospitals").absolute())

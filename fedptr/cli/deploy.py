@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
+from fedptr.messages import install_command
 
 if TYPE_CHECKING:
     from fedptr.cli.options import Commands
@@ -70,7 +71,7 @@ def add_init(parts: Commands) -> None:
 
 def require_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise UserError("this needs Flower; install it with: pip install 'fedptr[flower]'")
+        raise UserError(f"this needs Flower; install it with: {install_command('flower')}")
 
 
 def init_command(args: argparse.Namespace) -> int:

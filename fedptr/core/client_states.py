@@ -64,6 +64,7 @@ class StateStore:
             return stored
 
     def get(self, number: int) -> State:
+        """A state, from memory or from disk."""
         with self.lock:
             if number in self.states:
                 self.states.move_to_end(number)
@@ -89,6 +90,7 @@ class StateStore:
                 self.file(number).unlink(missing_ok=True)
 
     def hold(self, number: int, state: State) -> None:
+        """Puts a state into memory."""
         self.states[number] = state
         self.used += count_bytes(state)
 
@@ -103,6 +105,7 @@ class StateStore:
             self.used -= count_bytes(state)
 
     def read(self, number: int) -> State:
+        """A state from disk, on the devices that it came from."""
         try:
             state, _ = atomic_files.read_tensors(self.file(number))
         except atomic_files.DamagedFileError as error:
@@ -111,6 +114,7 @@ class StateStore:
         return {name: value.to(self.devices[number].get(name, "cpu")) for name, value in state.items()}
 
     def file(self, number: int) -> Path:
+        """Where a state is on disk; makes the folder when it is first asked."""
         if self.folder is None:
             if self.place is not None:
                 self.place.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,11 @@ from fedptr.types import Reply, State
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds, with which clients, from which seed."""
+    """How many rounds, with which clients, from which seed.
+
+    >>> Rounds(rounds=30, participation=0.5).sampling
+    'fixed'
+    """
 
     rounds: int = setting(50, "communication rounds T", ge=1)
     participation: float = setting(1.0, "fraction of the clients selected in each round", gt=0, le=1)
@@ -47,14 +51,16 @@ class Rounds:
 class Run:
     """The complete state of a federation after `round` rounds; training can resume from it.
 
-    It never changes while it is held, wherever its clients' states are kept and whatever later rounds do.
+    It never changes while it is held, wherever its clients' states are kept and whatever later rounds do. `server` and
+    `clients` hold what the method keeps there, by name; `record` holds the last round's numbers, a line of
+    `rounds.jsonl`: `test_accuracy` (a fraction), `test_loss`, the cohort, bytes and seconds.
     """
 
     round: int
     server: State
     clients: ClientStates
-    record: dict[str, Any] = field(default_factory=dict)  # of the last round, a line of rounds.jsonl
-    task: Task | None = field(default=None, compare=False, repr=False)  # what was trained, where `federate` made it
+    record: dict[str, Any] = field(default_factory=dict)
+    task: Task | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, ClientStates):  # a plain mapping is accepted too

@@ -24,7 +24,11 @@ Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # the direction of 
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. Every round starts with a new optimiser, so momentum starts at zero."""
+    """How a client trains: by SGD. Every round starts with a new optimiser, so momentum starts at zero.
+
+    >>> Local(lr=0.1, batch=32).epochs
+    1
+    """
 
     lr: float = setting(0.01, "local learning rate η_l", gt=0)
     momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
@@ -42,6 +46,8 @@ class Local:
 
 
 class TrainedModel(NamedTuple):
+    """A client's model after its local training."""
+
     w: Tensor
     steps: int
     loss: float | None  # mean over the steps, without the pull; None = there was none

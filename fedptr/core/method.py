@@ -10,7 +10,7 @@ nothing but its arguments. Entries named `log/…` in a message or a reply are d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -130,6 +130,8 @@ class Oracle(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
+    """What every method extends: its fields are the hyper-parameters, its functions the hooks of a round."""
+
     weighting: Literal["samples", "uniform"] = setting("samples", "how the clients' models are averaged")
 
     # All that tables, pages, figures and tests know of a method.
@@ -160,6 +162,8 @@ class Method:
             for entry in ("rule", "look", "oracle", "aliases", "paper_column"):
                 if entry not in vars(cls):
                     setattr(cls, entry, getattr(Method, entry))
+        if not cls.__doc__:
+            cls.__doc__ = make_docstring(cls)
 
     @property
     def effort(self) -> Effort:
@@ -276,6 +280,24 @@ class Method:
         total = sum(reply.state[entry] * (size / sum(sizes)) for reply, size in zip(replies, sizes, strict=True))
         assert isinstance(total, Tensor)
         return total
+
+
+def make_docstring(method: type[Method]) -> str:
+    """What `help` and notebooks show of a method without a docstring of its own: idea, rule, settings, citation."""
+    settings = {
+        name: field.metadata["doc"]
+        for base in reversed(method.__mro__)
+        for name, field in vars(base).get("__dataclass_fields__", vars(base)).items()
+        if isinstance(field, Field) and "doc" in field.metadata
+    }
+    idea = getattr(method, "idea", "a base of other methods")
+    parts = [
+        f"{idea[0].upper()}{idea[1:]}.",
+        "\n".join(f"    {line}" for line in method.rule.in_words()) if method.rule else "",
+        "\n".join(["Settings:", "", *(f"    {name}: {words}" for name, words in settings.items())]),
+        getattr(method, "cite", ""),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def local_change(reply: Reply, x: Tensor) -> Tensor:

@@ -12,7 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Samples:
-    """Images x (uint8 and memory-mapped, or float) and labels y; `rows` picks this set's part of them.
+    """A client's data, or a test set: inputs x (uint8 and memory-mapped, or float) and labels y, class numbers from 0.
+
+    `rows` picks this set's part of x and y, so that clients share one array. With `mean` and `std`, samples are
+    normalised when they are used; without them, x is used as it is.
 
     >>> s = Samples(torch.arange(4.0).reshape(4, 1), torch.tensor([0, 1, 0, 1]), rows=torch.tensor([1, 3]))
     >>> len(s), s.take(torch.tensor([1]))[0].tolist()
@@ -33,6 +36,7 @@ class Samples:
 
     @property
     def labels(self) -> Tensor:
+        """The labels of this set's rows."""
         return self.y if self.rows is None else self.y[self.rows]
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:

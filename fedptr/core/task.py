@@ -103,7 +103,10 @@ class Differentiable:
 
 
 class Classification(Differentiable):
-    """Cross-entropy of a `torch.nn.Module` that maps images to logits.
+    """What is learned: the cross-entropy of a `torch.nn.Module` that maps inputs to logits.
+
+    `shape` is that of one input, without the batch: `(3, 32, 32)` for images, `(13,)` for a table. Methods see the
+    model's parameters as one flat vector w; the module itself keeps its initial weights.
 
     >>> task = Classification(nn.Linear(4, 3), (4,), 3)
     >>> [(layer.name, layer.stop - layer.start) for layer in task.layers]
@@ -146,6 +149,7 @@ class Classification(Differentiable):
         return module.eval()
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        """The mean loss over a batch, at parameters w."""
         buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
         self.model.train()
         logits = functional_call(self.model, {**self.parameters(w), **buffers}, (batch.x,))
@@ -194,9 +198,11 @@ class Classification(Differentiable):
         return torch.cat([functional_call(self.model, state, (x,)).argmax(1) for x, _ in data.chunks()])
 
     def initial_buffers(self) -> Tensor | None:
+        """The model's floating-point buffers as one vector; None if it has none."""
         return self.pack_buffers(self._buffers) if self._floating else None
 
     def unpack_buffers(self, flat: Tensor | None) -> State:
+        """All buffers by name, the floating-point ones from the vector."""
         buffers = {name: b.clone() for name, b in self._buffers.items()}
         if flat is not None:
             parts = torch.split(flat, [buffers[name].numel() for name in self._floating])
@@ -205,6 +211,7 @@ class Classification(Differentiable):
         return buffers
 
     def pack_buffers(self, buffers: State) -> Tensor:
+        """The floating-point buffers as one vector."""
         return torch.cat([buffers[name].reshape(-1) for name in self._floating]).clone()
 
 

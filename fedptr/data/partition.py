@@ -27,7 +27,11 @@ from fedptr.settings import build_settings, setting
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How to split a dataset over clients."""
+    """How to split a dataset over clients; `partition` does it.
+
+    >>> SplitPlan(clients=4, alpha=0.1).kind
+    'dirichlet'
+    """
 
     kind: Literal["dirichlet", "dirichlet-by-client", "shards", "classes", "quantity", "iid"] = setting(
         "dirichlet", "dirichlet draws the clients' shares of each class; dirichlet-by-client, each client's class mix"

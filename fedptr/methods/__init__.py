@@ -128,3 +128,8 @@ def __getattr__(name: str) -> Any:
         if method.__name__ == name:
             return method
     raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    """Also the method classes, so that `fedptr.methods.<TAB>` lists them."""
+    return sorted({*globals(), *(method.__name__ for method in all_methods().values())})

@@ -27,6 +27,7 @@ from fedptr.core.federation import Rounds, draw_cohort
 from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
+from fedptr.messages import install_command
 from fedptr.privacy import secure_sums
 from fedptr.settings import setting
 from fedptr.types import Reply
@@ -150,7 +151,7 @@ def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
     if rounds.checkpoint_every != 1 and privacy.randomness == "system":
         raise UserError("privacy.clip: repeating a round would release it twice; set run.checkpoint_every=1")
     if importlib.util.find_spec("dp_accounting") is None:
-        raise UserError("privacy.clip needs dp-accounting; install it with: pip install 'fedptr[privacy]'")
+        raise UserError(f"privacy.clip needs dp-accounting; install it with: {install_command('privacy')}")
 
 
 def explain_needs(method: Method) -> str:

@@ -27,7 +27,11 @@ INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
 class CheckpointStore:
-    """The checkpoints of one run folder. Loaded states go to `state_store`: into memory, as its budget allows."""
+    """The checkpoints of one run, in a folder; the last two are kept.
+
+    `save` a run in the loop over `federate`; later `load` the newest of `rounds()` and resume with `start=run`. Loaded
+    states go to `state_store`: into memory, as its budget allows.
+    """
 
     def __init__(self, folder: Path, state_store: StateStore | None = None) -> None:
         self.folder, self.state_store = folder, state_store or StateStore()
@@ -98,9 +102,11 @@ class CheckpointStore:
                     self.indices[round_] = index_of(tensors[INDEX])
 
     def server(self, round_: int) -> Path:
+        """The file with the server's state after a round."""
         return self.folder / f"server-{round_}.safetensors"
 
     def client(self, i: int, round_: int) -> Path:
+        """The file with a client's state after a round."""
         return self.folder / f"client-{i}-{round_}.safetensors"
 
 

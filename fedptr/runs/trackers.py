@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedptr.errors import UserError
-from fedptr.messages import print_notice
+from fedptr.messages import install_command, print_notice
 from fedptr.runs.rounds_file import Record
 
 COMPARISON = "compare.toml"  # in the folder of a comparison, two above the folders of its runs
@@ -105,7 +105,7 @@ def check_trackers(names: Sequence[str]) -> None:
             else:
                 from mlflow import MlflowClient  # noqa: F401
         except ImportError:
-            words = f"needs a package that is not here; install it with: pip install 'fedptr[{name}]'"
+            words = f"needs a package that is not here; install it with: {install_command(name)}"
             raise UserError(f"--{name} {words}") from None
 
 

@@ -334,7 +334,7 @@ def test_bad_addresses_are_told_in_one_sentence(argv: list[str], words: str, tmp
 def test_without_ray_it_says_what_to_install(monkeypatch, capsys) -> None:
     monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
     assert main(["run", *HALF, "--engine", "ray"]) == 2
-    assert capsys.readouterr().err.endswith('install it with: pip install "fedptr[ray]"\n')
+    assert capsys.readouterr().err.endswith("pip install 'fedptr[ray]'\n")
 
 
 def marked(mark: str) -> list[int]:

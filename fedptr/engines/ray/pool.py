@@ -17,6 +17,7 @@ from fedptr.compute.choose import count_cores
 from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError
+from fedptr.messages import install_command
 
 # No usage statistics are sent. Workers get the normal priority, where Ray gives the lowest. Ray does not mention
 # graphics cards, which are not used. The user's own environment takes precedence.
@@ -62,7 +63,7 @@ class Pool:
 def check_ray(address: str) -> None:
     """Raises unless Ray is installed and something listens at the address of its cluster."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError('machine.engine = "ray" needs Ray; install it with: pip install "fedptr[ray]"')
+        raise UserError(f'machine.engine = "ray" needs Ray; install it with: {install_command("ray")}')
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not address or address == "auto":
         return

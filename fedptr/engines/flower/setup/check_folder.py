@@ -16,6 +16,7 @@ from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup.init_federation import read_federation, read_register
 from fedptr.errors import UserError
+from fedptr.messages import install_command
 from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import load_plan
@@ -115,7 +116,7 @@ def check_flower() -> Finding:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        return False, "Flower is not installed: pip install 'fedptr[flower]'"
+        return False, f"Flower is not installed; install it with: {install_command('flower')}"
     found = tuple(int(part) for part in version.split(".")[:2])
     return TESTED[0] <= found < TESTED[1], f"Flower {version}; fedptr was tested with 1.41 and allows 1.42"
 

@@ -31,6 +31,7 @@ ENV = {
 }
 LOST = 20.0  # seconds without a server in the run folder before it counts as dead
 START = 300.0  # seconds for Flower to start the server
+CONNECT = 60.0  # seconds for a SuperLink to answer a registration
 
 
 def write_run_folder(server: Path, out: Path) -> None:
@@ -78,13 +79,18 @@ def register_keys(server: Path) -> None:
                 CONNECTION,
                 "--name",
                 name,
+                patience=CONNECT,
             )
             entry["node"] = str(found["node-id"])
             write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
 
 
-def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
-    """Calls Flower's command line; returns its JSON answer, or raises its complaint in one sentence."""
+def call_flwr(server: Path, *arguments: str, patience: float = 0) -> dict[str, Any]:
+    """Calls Flower's command line; returns its JSON answer, or raises its complaint in one sentence.
+
+    `patience`: seconds in which a SuperLink that does not answer is asked again, as on a busy machine.
+    """
+    until = time.monotonic() + patience
     command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
     env = {**os.environ, **ENV, "FLWR_HOME": str((server / "flower").absolute())}
     done = subprocess.run(command, env=env, cwd=server, capture_output=True, text=True, check=False)
@@ -96,6 +102,9 @@ def call_flwr(server: Path, *arguments: str) -> dict[str, Any]:
     if done.returncode or not answer.get("success", True):
         words = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
         last = " ".join(str(words).split())[-400:]
+        if "is unavailable" in last and time.monotonic() < until:
+            time.sleep(1)
+            return call_flwr(server, *arguments, patience=until - time.monotonic())
         raise UserError(
             f"`flwr {arguments[0]}` failed: {last}; is the SuperLink running? see `fedptr deploy check {server}`"
         )

@@ -1,0 +1,80 @@
+"""What a plan has where nobody says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedptr import methods
+from fedptr.cli.main import main
+from fedptr.data.sources import SOURCES
+from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.runs.dataset_defaults import DEFAULTS, with_dataset_defaults
+from fedptr.runs.plan import Plan, check_plan, load_plan, tables_for_method
+
+
+def plan_of(tables: dict[str, Any]) -> Plan:
+    return check_plan(with_dataset_defaults(tables)[0])
+
+
+def test_every_dataset_has_defaults() -> None:
+    assert set(DEFAULTS) == set(SOURCES)
+
+
+@pytest.mark.parametrize("dataset", [*SOURCES, "mine.npz"])
+@pytest.mark.parametrize("name", ["fedavg", "fedptr", "fedptr-s", "fedptr-linear", "fedavgm+ptr", "naive"])
+def test_they_are_settings_of_a_plan(dataset: str, name: str) -> None:
+    plan = plan_of({"data": {"name": dataset}, "method": {"name": name}})
+    assert plan.local.batch < Plan().local.batch
+    if isinstance(plan.method, Trajectory):
+        assert plan.method.H < type(plan.method)().H
+
+
+def test_whatever_is_said_counts() -> None:
+    plan = plan_of({"local": {"lr": 0.5}, "method": {"name": "fedptr", "H": 7}, "run": {"rounds": 2}})
+    assert (plan.local.lr, plan.local.batch, plan.run.rounds) == (0.5, 32, 2)
+    assert isinstance(plan.method, methods.FedPTR)
+    assert (plan.method.H, plan.method.ipc) == (7, 3)
+
+
+def test_a_comparison_takes_them_for_each_of_its_methods_and_shared_settings_win() -> None:
+    tables, _ = with_dataset_defaults(
+        {"method": {"R": 9}, "methods": {"fedptr": {"H": 6}}}, ["fedptr", "fedptr-s", "fedavg"]
+    )
+    found = {name: check_plan(tables_for_method(tables, name)).method for name in ("fedptr", "fedptr-s", "fedavg")}
+    assert [(found[name].H, found[name].R) for name in ("fedptr", "fedptr-s")] == [(6, 9), (3, 9)]  # type: ignore[attr-defined]
+
+
+def test_a_complete_plan_stays_as_it_is() -> None:
+    tables = Plan().tables()
+    assert plan_of(tables) == Plan()
+
+
+def run(out: Path, *options: str) -> int:
+    return main(["run", "--method", "fedavg", "--rounds", "1", "--out", str(out), *options])
+
+
+def test_they_are_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "a", "--lr", "0.2") == 0
+    line = "fedptr: digits: width 16, batch 32 (defaults for digits; --preset paper takes the paper's)\n"
+    assert line in capsys.readouterr().err
+    plan = load_plan(tmp_path / "a")
+    assert (plan.model.width, plan.local.batch, plan.local.lr) == (16, 32, 0.2)
+    assert main(["run", str(tmp_path / "a" / "plan.toml"), "--out", str(tmp_path / "b")]) == 0
+    assert "defaults" not in capsys.readouterr().err
+    assert load_plan(tmp_path / "b") == plan
+
+
+def test_the_papers_settings() -> None:
+    from fedptr.cli.main import build_parser
+    from fedptr.cli.plan_options import build_tables
+
+    def built(*options: str) -> Plan:
+        return check_plan(build_tables(build_parser().parse_args(["run", "--preset", "paper", *options])))
+
+    assert built() == Plan()
+    plan = built("--dataset", "cifar10", "--alpha", "0.01", "--set", "local.lr=0.5")
+    assert (plan.run.rounds, plan.split.min_size, plan.model.width, plan.local.batch) == (400, 2500, 128, 500)
+    assert (plan.split.alpha, plan.local.lr) == (0.01, 0.5)
