@@ -27,7 +27,7 @@ def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
     tables = planning.assign_settings(tables, [*options, *parse_assignments(args.assignments)])
     if getattr(args, "combine_with", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
         chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.combine_with}"
-    for section, key in (("data", "name"), ("data", "dir"), ("split", "file")):
+    for section, key in (("data", "name"), ("data", "dir"), ("data", "features"), ("split", "file")):
         table = tables.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):

@@ -27,7 +27,8 @@ Numbered details:
 7. A client is sent w_i and the number ρΣ_ii, and neither x nor anybody else's model. Nothing in [local] matters: there
    is no learning rate, and λ is the weight decay. Images cannot be augmented, as each has dual variables of its own.
 8. The recorded training loss is ℓ, summed over classes, at each step's sample before the step.
-9. `inner` is 10, the paper's code has 100: rounds are dearer here. With 0, Σ stays I/N: independent models with λN.
+9. `data.features` names a finished run whose model makes the inputs: the features of a frozen model.
+10. `inner` is 10, the paper's code has 100: rounds are dearer here. With 0, Σ stays I/N: independent models with λN.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def find_divergence(task: Classification, test: Samples, records: list[Record]) 
     first = task.evaluate(task.init(), test, task.initial_buffers())["loss"]
     if any(record["test_loss"] < min(first, math.log(task.classes)) for record in evaluated):
         return ""  # it has learned something
-    return f"accuracy is {accuracy:.1%}, which is guessing, and the test loss {loss:.3g}; it was {first:.2f} at the start"
+    return (
+        f"accuracy is {accuracy:.1%}, which is guessing, and the test loss {loss:.3g}; it was {first:.2f} at the start"
+    )
 
 
 def print_divergence(summary: Record) -> None:

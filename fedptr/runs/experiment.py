@@ -47,6 +47,10 @@ def load_data(plan: DataPlan) -> Dataset:
         raise UserError("data.number needs a size to be one of several subsets; set data.subset, or leave number at 0")
     n_test = plan.subset_test or min(plan.subset, len(dataset.test_y))
     dataset = take_subset(dataset, plan.subset, n_test, plan.seed, plan.number)
+    if plan.features:
+        from fedptr.runs.frozen_features import replace_by_features  # which loads a model, which loads data
+
+        dataset = replace_by_features(dataset, plan.features)
     return pool_parts(dataset) if plan.pool == "all" else dataset
 
 

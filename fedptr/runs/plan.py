@@ -51,6 +51,7 @@ class DataPlan:
     pool: Literal["train", "all"] = setting(
         "train", "what a split gives to clients: training images, or all = these followed by the test images"
     )
+    features: str = setting("", "a finished run's folder: train on the features of its model instead of the images")
 
 
 @dataclass(frozen=True)

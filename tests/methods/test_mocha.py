@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedptr import load_dataset, load_model
 from fedptr.cli.main import main
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, Run, federate, last_run
@@ -18,6 +20,8 @@ from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.methods.mocha import Mocha, bound_interaction, learn_relationship
 from fedptr.methods.quadratic_limits import pulled_minima, weighted_centre
+from fedptr.runs.experiment import prepare_experiment
+from fedptr.runs.plan import load_plan
 from fedptr.types import State
 
 N, D = 4, 5
@@ -219,3 +223,26 @@ def test_the_command_line_refuses_before_anything_starts(tmp_path, capsys) -> No
     assert main(["run", "--method", "mocha", "--model", "mlp", "--out", str(tmp_path / "run")]) == 2
     assert "mocha trains linear models only" in capsys.readouterr().err
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+def test_on_the_features_of_a_frozen_model(tmp_path, capsys) -> None:
+    frozen, out = tmp_path / "frozen", tmp_path / "run"
+    options = "--width 8 --set model.depth=1 --set machine.threads=1 --set split.kind=iid --set split.clients=4"
+    assert main(["run", "--method", "fedavg", "--rounds", "3", "--out", str(frozen), *options.split()]) == 0
+    options = f"--model linear --rounds 2 --set data.features={frozen} --set machine.threads=1"
+    assert main(["run", "--method", "mocha", "--out", str(out), *options.split()]) == 0
+    assert "digits: 288 features of the model in" in capsys.readouterr().err
+    experiment = prepare_experiment(load_plan(out))
+    assert experiment.task.shape == (288, 1, 1)
+    x, _ = experiment.test.take(torch.arange(5))
+    task = Classification(load_model(frozen).network, (1, 8, 8), 10)
+    raw = load_model(frozen).card
+    images = (torch.from_numpy(load_dataset("digits").test_x[:5]).float() - raw.mean[0]) / raw.std[0]
+    features = task.features(task.init(), images)
+    mean, std = (torch.tensor(values) for values in (experiment.dataset.mean, experiment.dataset.std))
+    torch.testing.assert_close(x.flatten(1), ((features - mean) / std).float(), rtol=1e-4, atol=1e-4)
+    images = np.zeros((20, 1, 12, 12), np.uint8)
+    np.savez(tmp_path / "other.npz", train_x=images, train_y=np.arange(20) % 2, test_x=images, test_y=np.arange(20) % 2)
+    options = f"--dataset {tmp_path / 'other.npz'} --set data.features={frozen} --model linear"
+    assert main(["run", "--method", "mocha", *options.split(), "--out", str(tmp_path / "c")]) == 2
+    assert "takes 1×8×8 inputs, and other has 1×12×12" in capsys.readouterr().err

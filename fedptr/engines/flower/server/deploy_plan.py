@@ -81,6 +81,8 @@ def check_evaluation(plan: Plan, rules: DeployRules) -> str:
             "privacy.secure hides single clients, and deploy.evaluate = nodes shows the server every client's scores; "
             "set deploy.evaluate = server, or allow it with privacy.scores = true"
         )
+    if plan.data.features:
+        raise UserError("data.features is for runs on one machine: nodes do not have the frozen model; leave it out")
     return f"on {rules.evaluate}" + (
         " and on nodes" if rules.evaluate == "server" and nodes_evaluate(plan, rules) else ""
     )
