@@ -84,11 +84,13 @@ class Run:
         classes: Sequence[str] | None = None,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
+        factory: str = "",
     ) -> None:
         """Writes weights.safetensors and model.json, from which `fedptr.load_model` makes the model again.
 
         `mean` and `std` (per channel or feature) are those by which you normalised the inputs, so that the loaded model
-        takes raw ones; without them it takes what it was trained on.
+        takes raw ones; without them it takes what it was trained on. `factory` is "module:function", which makes the
+        network from (shape, classes); without it `load_model` must be given a network.
         """
         model, task, out = self.model, self.task, Path(folder)
         assert isinstance(task, Classification)
@@ -96,7 +98,8 @@ class Run:
         write_weights(out / WEIGHTS, model.state_dict())
         made_by = {"rounds": self.round}
         names = number_classes(task.classes, classes)
-        ModelCard(task.shape, names, tuple(mean), tuple(std), made_by=made_by).save(out)
+        network = {"name": factory} if factory else None
+        ModelCard(task.shape, names, tuple(mean), tuple(std), network=network, made_by=made_by).save(out)
 
 
 class Protection(Protocol):

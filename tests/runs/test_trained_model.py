@@ -144,6 +144,10 @@ class WithBuffers(nn.Sequential):
         super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
+def make_with_buffers(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return WithBuffers()
+
+
 def run_in_library(model: nn.Module) -> tuple[Run, Samples]:
     g = torch.Generator().manual_seed(0)
     y = torch.arange(90) % 3
@@ -172,6 +176,9 @@ def test_run_model_is_what_was_trained(make: Any, tmp_path: Path) -> None:
     assert loaded.classes == ("a", "b", "c")
     with pytest.raises(UserError, match=r"a module of your own; give one like it"):
         load_model(tmp_path / "out")
+    run.save(tmp_path / "made", factory=f"{__name__}:make_with_buffers")
+    if make is WithBuffers:
+        torch.testing.assert_close(load_model(tmp_path / "made")(data.x), run.model(data.x), rtol=0, atol=0)
     with pytest.raises(UserError, match=r"2 class names were given for 3 classes"):
         run.save(tmp_path / "other", classes=["a", "b"])
 
