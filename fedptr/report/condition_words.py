@@ -53,10 +53,10 @@ def describe_training(plan: Plan) -> str:
     share, model = plan.run.participation, plan.model
     who = "all clients take part" if share == 1 else f"{100 * share:g} % of the clients take part"
     width = f" of width {model.width}" if model.width and model.name in WITH_WIDTH else ""
-    local = plan.local
+    local, epochs = plan.local, count_noun(plan.local.epochs, "epoch")
     return (
         f"{describe_split(plan.split)} In every round {who}. Model: {model.name}{width}. "
-        f"Local training: learning rate {local.lr:g}, batches of {local.batch}, {count_noun(local.epochs, 'epoch')} a round."
+        f"Local training: learning rate {local.lr:g}, batches of {local.batch}, {epochs} a round."
     )
 
 

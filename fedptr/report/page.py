@@ -26,9 +26,9 @@ BUDGET = 15_000_000  # characters of auxiliary images on a page
 ROWS = 10  # classes on a sheet
 FEW = 3  # notices that are not folded up
 INTERVAL = (
-    "Numbers are means over seeds. ± is a 95 % confidence interval (Student’s t) everywhere, as are bands and bars in "
-    "charts unless they say otherwise; a band ends at 0 and at 100 %, where accuracy ends. "
-    "Without ± there is one seed."
+    "Numbers and curves are means over seeds. Everywhere, ± and the bands and bars of charts are a 95 % confidence "
+    "interval of the mean (Student’s t), unless a chart says otherwise. Bands end at 0 and 100 %, as accuracy does. "
+    "Where there is no ±, there is one seed."
 )
 EAGER = "//# allFunctionsCalledOnLoad\n"  # Chromium then compiles all functions at once, which is a little faster
 OF_CLIENTS = {"mean": "weighted mean", "p10": "10 % quantile", "worst": "worst"}
@@ -49,7 +49,7 @@ def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions:
 
     scripts["plotly"] = EAGER + get_plotlyjs()
     body = "".join([
-        render_header(runs, groups, problems),
+        render_header(runs, groups, problems, has_intervals(groups, reproductions)),
         *map(recipe_section.render_recipe, reproductions),
         *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, sections, strict=True))),
         render_provenance(groups),
@@ -156,19 +156,26 @@ def limit_sheets(data: Sequence[dict[str, Any]], budget: int) -> None:
             budget -= size
 
 
-def render_header(runs: Sequence[FoundRun], groups: Sequence[Group], problems: Sequence[str]) -> str:
+def render_header(runs: Sequence[FoundRun], groups: Sequence[Group], problems: Sequence[str], several: bool) -> str:
     unfinished = sum(run.summary is None for run in runs)
     words = [count_noun(len(runs), "run"), count_noun(len({run.plan.method.name for run in runs}), "method")]
     words += [count_noun(len(groups), "experiment")] + ([f"{unfinished} unfinished"] if unfinished else [])
     links = "".join(f'<li><a href="#group{i}">{escape(one.title)}</a></li>' for i, one in enumerate(groups))
-    repeated = any(len(series.runs) > 1 for one in groups for series in one.series)
     return (
         '<header><div><h1>fedptr report</h1><button id="theme" type="button">dark</button></div>'
         f"<p>{' · '.join(words)} · made by fedptr {escape(fedptr.__version__)}</p>"
-        + (f'<p class="interval">{INTERVAL}</p>' if repeated else "")
+        + (f'<p class="interval">{INTERVAL}</p>' if several else "")
         + fold_notices(problems, "runs are left out")
         + (f"<nav><ol>{links}</ol></nav>" if len(groups) > 1 else "")
         + "</header>"
+    )
+
+
+def has_intervals(groups: Sequence[Group], reproductions: Sequence[Table]) -> bool:
+    """Whether there is a ± on the page."""
+    cells = (cell for table in reproductions for cell in table["cells"])
+    return any(len(series.runs) > 1 for one in groups for series in one.series) or any(
+        len(cell["accuracies"]) > 1 for cell in cells
     )
 
 
