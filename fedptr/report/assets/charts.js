@@ -71,17 +71,17 @@ function curves(what, title, words, unit, group, state, look) {
   const xs = data.map((one) => one.x), ys = data.map((one) => one.y);
   const xaxis = state.x === "rounds" ? roundAxis(xs, look) : { title: AXES[state.x], rangemode: "tozero" };
   const drawn = data.some((one) => one.name && countPoints(one.x, one.y) > 1);
-  const { floor, ...yaxis } = limits(what, ys);
+  const { floor, ...yaxis } = limits(what, ys, data.filter((one) => one.name).map((one) => one.y));
   for (const one of data) if (floor) one.y = one.y.map((value) => (value === null ? null : Math.max(floor, value)));
   return { title, data, missing: drawn ? "" : MISSING, words: floor ? "A band that reaches zero ends at the lower edge." : "",
     layout: { xaxis, yaxis: { title: words, ...yaxis } } };
 }
 
 // Everything that is drawn is within the axis, bands too. On a logarithmic axis what is not above zero ends at its floor.
-function limits(what, lists) {
-  const [low, high] = range(lists);
-  const above = range(lists.map((list) => list.filter((value) => value > 0)));
-  if (what === "loss" && above[0] > 0 && high / above[0] > 1000) {
+function limits(what, lists, means = lists) {
+  const [low, high] = range(lists), [least, most] = range(means);
+  if (what === "loss" && least > 0 && most / least > 50) {
+    const above = range(lists.map((list) => list.filter((value) => value > 0)));
     const floor = low > 0 ? undefined : above[0] / 2;
     const ends = [Math.log10(floor || above[0]), Math.log10(high)], pad = 0.04 * (ends[1] - ends[0]);
     return { floor, type: "log", range: [ends[0] - pad, ends[1] + pad], exponentformat: "power", dtick: Math.ceil((ends[1] - ends[0]) / 7) };
@@ -227,7 +227,13 @@ function rounds(group, state, look, title, words, log, columns, note) {
   const type = log && low > 0 && high / low > 10 ? "log" : "linear";
   return { title, data, words: note, empty: !data.length,
     layout: { showlegend: data.length > 1, xaxis: roundAxis(data.map((one) => one.x), look),
-      yaxis: { title: words, type, ...(type === "log" ? { dtick: "D2" } : {}) } } };
+      yaxis: { title: words, type, ...(type === "log" ? { tickvals: logTicks(low, high) } : {}) } } };
+}
+
+// 0.1, 0.2, 0.5, 1, 2 …
+function logTicks(low, high) {
+  const powers = Array.from({ length: 40 }, (_, k) => k - 20);
+  return powers.flatMap((k) => [1, 2, 5].map((n) => Number(`${n}e${k}`))).filter((tick) => low <= tick && tick <= high);
 }
 
 function trace(x, y, name, colour, dash) {
