@@ -65,7 +65,7 @@ def plot_learning_curves(records: Records, looks: Mapping[str, Look], title: str
     repeated = f", mean ± 95 % CI of {len(seeds)} seeds" if len(seeds) > 1 else ""
     by_round.set(xlabel="communication round", ylabel=f"test accuracy (%){repeated}")
     by_round.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    by_second.set(xlabel="seconds of computation, all clients one after another", xscale="log")
+    by_second.set(xlabel="seconds of computation (logarithmic), all clients one after another", xscale="log")
     by_second.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     by_second.xaxis.set_minor_locator(NullLocator())
     by_second.xaxis.set_major_formatter("{x:g}")

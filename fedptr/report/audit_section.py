@@ -84,7 +84,7 @@ def render_audits(found: Sequence[Audit], problems: Sequence[str], charts: str) 
     words = (
         "Whether an example was trained on, told from the final global model: 50 % is chance. Accuracy is balanced, "
         "its threshold chosen on one half of the examples and scored on the other; the oracle’s in hindsight. "
-        "Intervals are over examples (bootstrap)."
+        "Intervals in brackets are 95 %, over examples (bootstrap)."
     )
     numbers = render_table(["run", "attack", *audit_table.HEADINGS], rows, words=2) + f'<p class="small">{words}</p>'
     details = map(render_audit_details, found)

@@ -203,7 +203,8 @@ def spread_curves(one: SeriesScores) -> dict[str, Any]:
             place = {t: k for k, t in enumerate(run.rounds)}
             values = run.accuracy[model][[place[t] for t in rounds]]
             by_seed.append({"mean": mean_of_known(values, run.tests, axis=1), **quantiles_by_round(values)})
-        curves[model] = {name: mean_and_band([seed[name].tolist() for seed in by_seed]) for name in by_seed[0]}
+        columns = {name: [seed[name].tolist() for seed in by_seed] for name in by_seed[0]}
+        curves[model] = {name: mean_and_band(rows, highest=100) for name, rows in columns.items()}
     return curves
 
 

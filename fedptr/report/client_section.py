@@ -21,7 +21,7 @@ from fedptr.report.html_tables import render_table
 COLUMNS = {
     "weighted": "weighted mean %",
     "mean": "plain mean %",
-    "std": "std",
+    "std": "spread (std)",
     "p10": "10 % quantile",
     "p50": "median",
     "p90": "90 % quantile",
@@ -29,10 +29,9 @@ COLUMNS = {
     "best": "best client",
 }
 EXPLAINED = (
-    "Accuracy on each client’s own test data, the mean of its last five evaluated rounds, and how it spreads over the "
-    "clients. Worse off: clients whose personal model is less accurate for them than the global one. The best value of "
-    "the worst client is bold. Where there are several seeds, numbers are means over seeds ± 95 % confidence interval "
-    "(Student’s t)."
+    "Accuracy (%) on each client’s own test data, the mean of its last five evaluated rounds, and how it spreads over "
+    "the clients. Worse off: clients whose personal model is less accurate for them than the global one. The "
+    "best value of the worst client is bold."
 )
 LISTED = 25  # clients in the table by client
 
@@ -47,9 +46,11 @@ def render_spread_table(found: Sequence[SeriesScores]) -> str:
         if spread.mean["worst"] >= top:
             numbers["worst"] = f"<strong>{numbers['worst']}</strong>"
         for name, clients in (("worst", spread.worst), ("best", spread.best)):
-            numbers[name] += f' <span class="paper">{name_clients(clients, one.same_clients)}</span>'
+            who = name_clients(clients, one.same_clients)
+            numbers[name] += f'<br><span class="paper">{who}</span>' if who else ""
         rows.append([escape(one.label), model, *numbers.values(), *format_gain(one, model)])
-    return render_table(["method", "model", *COLUMNS.values(), "personal − global", "worse off"], rows, words=2)
+    headings = ["method", "model", *COLUMNS.values(), "personal − global", "worse off"]
+    return f'<div class="spread">{render_table(headings, rows, words=2)}</div>'
 
 
 def format_interval(spread: Spread, name: str) -> str:

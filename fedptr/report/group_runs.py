@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedptr.methods import all_methods
+from fedptr.report.condition_words import describe_training, find_unusual, find_usual, write_heading
 from fedptr.report.find_runs import FoundRun
-from fedptr.runs.compare import describe_conditions
 from fedptr.runs.plan import Plan
 from fedptr.runs.same_run import METHOD, Settings, identity, shared_by_seeds
-
-DESCRIBED = {"data.name", "data.subset", "split.kind", "split.clients", "run.participation", "run.rounds"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +33,8 @@ class Series:
 @dataclass(frozen=True, eq=False)
 class Group:
     title: str
+    about: str  # how it was trained
+    settings: Settings  # all that the runs have in common, whatever the method
     series: list[Series]
 
     @property
@@ -47,24 +47,24 @@ def group_runs(runs: Sequence[FoundRun]) -> list[Group]:
     by_condition: dict[str, list[FoundRun]] = {}
     for run in runs:
         by_condition.setdefault(to_json(condition_settings(run.plan)), []).append(run)
-    differ = find_differing([condition_settings(members[0].plan) for members in by_condition.values()]) - DESCRIBED
-    named = find_method_differences(runs)
+    usual = find_usual_settings(runs)
+    conditions = [condition_settings(members[0].plan) for members in by_condition.values()]
     groups = []
-    for members in by_condition.values():
+    for members, settings, unusual in zip(by_condition.values(), conditions, find_unusual(conditions), strict=True):
         plan = members[0].plan
-        covered = {"split.alpha"} if "dirichlet" in plan.split.kind else set()
-        extra = describe_settings(
-            {name: value for name, value in condition_settings(plan).items() if name in differ - covered}
-        )
-        groups.append(Group(describe_conditions(plan) + (f", {extra}" if extra else ""), make_series(members, named)))
+        title, about = write_heading(plan, unusual), describe_training(plan)
+        groups.append(Group(title, about, settings, make_series(members, usual)))
     return groups
 
 
-def make_series(members: Sequence[FoundRun], named: dict[str, set[str]]) -> list[Series]:
+def make_series(members: Sequence[FoundRun], usual: dict[str, Settings]) -> list[Series]:
+    """A label names the settings in which a method's series differ here, and those that are unusual on the page."""
     found: dict[tuple[str, str], Series] = {}
+    named = find_method_differences(members)
     for run in members:
         method, settings = run.plan.method.name, method_settings(run.plan)
-        told = {name: settings[name] for name in sorted(named[method] & set(settings))}
+        unusual = {name for name, value in settings.items() if to_json(value) != to_json(usual[method].get(name))}
+        told = {name: settings[name] for name in sorted((named[method] | unusual) & set(settings))}
         label = f"{method} {describe_settings(told)}".strip()
         apart = ""
         if run.summary is None:
@@ -87,11 +87,20 @@ def sort_key(series: Series) -> tuple[bool, int, list[Any]]:
 
 
 def find_method_differences(runs: Iterable[FoundRun]) -> dict[str, set[str]]:
-    """For each method, the settings in which its runs differ anywhere on the page."""
-    plans: dict[str, list[Settings]] = {}
+    """For each method, the settings in which its runs differ."""
+    return {method: find_differing(settings) for method, settings in settings_by_method(runs).items()}
+
+
+def find_usual_settings(runs: Iterable[FoundRun]) -> dict[str, Settings]:
+    """For each method, the value that most of its runs have of each setting."""
+    return {method: find_usual(settings) for method, settings in settings_by_method(runs).items()}
+
+
+def settings_by_method(runs: Iterable[FoundRun]) -> dict[str, list[Settings]]:
+    found: dict[str, list[Settings]] = {}
     for run in runs:
-        plans.setdefault(run.plan.method.name, []).append(method_settings(run.plan))
-    return {method: find_differing(settings) for method, settings in plans.items()}
+        found.setdefault(run.plan.method.name, []).append(method_settings(run.plan))
+    return found
 
 
 def find_differing(tables: Sequence[Settings]) -> set[str]:

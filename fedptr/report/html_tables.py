@@ -10,6 +10,7 @@ from typing import Any
 from fedptr.report.find_runs import PLAN, FoundRun
 from fedptr.report.group_runs import Group, Series, show_value, to_json
 from fedptr.report.means_over_seeds import evaluated_rounds, final_results
+from fedptr.report.wide_tables import scroll_sideways
 from fedptr.runs.same_run import shared_by_seeds
 
 FACTS = {  # of a summary, with their names on the page
@@ -34,7 +35,7 @@ def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: 
     body = "".join(
         f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
     )
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return scroll_sideways(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
 def render_final_table(group: Group) -> str:
@@ -52,7 +53,7 @@ def render_final_table(group: Group) -> str:
             format_significant(result["seconds"]), format_significant(result["seconds"] / rounds),
             format_significant(result["mb"]), format_significant(result["mb"] / rounds),
         ])  # fmt: skip
-    headings = ["method", "accuracy %, last 5 rounds", "seeds", "best %", "seconds", "s/round", "MB", "MB/round"]
+    headings = ["method", "final accuracy %", "seeds", "best round %", "seconds", "seconds a round", "MB", "MB a round"]
     return render_table(headings, rows)
 
 
@@ -71,19 +72,31 @@ def format_significant(value: float) -> str:
 
 
 def render_differences(groups: Sequence[Group]) -> str:
-    """One row for each series, with the settings in which plans differ."""
+    """One row for each series, with the settings in which plans differ; folded up, and nothing if none does."""
     plans = [(series, shared_by_seeds(series.runs[0].plan)) for group in groups for series in group.series]
     names: list[str] = []
     for name in dict.fromkeys(name for _, plan in plans for name in plan):
         values = {to_json(plan[name]) for _, plan in plans if name in plan}
         if len(values) > 1:
             names.append(name)
+    if not names:
+        return ""
     rows = []
     for series, plan in plans:
         cells = [escape(show_value(plan[name])) if name in plan else "–" for name in names]
         rows.append([escape(series.label), escape(list_seeds(series)), *cells])
     headings = ["series", "seeds", *names]
-    return render_table(headings, rows, words=len(headings))
+    table = render_table(headings, rows, words=len(headings))
+    return f"<details><summary>Settings in which the runs differ</summary>{table}</details>"
+
+
+def render_settings(group: Group) -> str:
+    """The settings that all runs of a group share, folded up."""
+    lines = "".join(
+        f"<dt><code>{escape(name)}</code></dt><dd>{escape(show_value(value)) or '–'}</dd>"
+        for name, value in group.settings.items()
+    )
+    return f'<details class="settings"><summary>Settings that all these runs share</summary><dl>{lines}</dl></details>'
 
 
 def list_seeds(series: Series) -> str:

@@ -32,7 +32,9 @@ def mean_curves(runs: Sequence[FoundRun]) -> dict[str, Any]:
     rounds = [common[i] for i in thin_positions(len(common))]
     return {
         **mean_costs(runs, rounds),
-        "accuracy": mean_and_band([[100 * number_or_nan(by[t]["test_accuracy"]) for t in rounds] for by in by_round]),
+        "accuracy": mean_and_band(
+            [[100 * number_or_nan(by[t]["test_accuracy"]) for t in rounds] for by in by_round], highest=100
+        ),
         "loss": mean_and_band([[number_or_nan(by[t].get("test_loss")) for t in rounds] for by in by_round]),
     }
 
@@ -48,11 +50,13 @@ def mean_costs(runs: Sequence[FoundRun], rounds: list[int]) -> dict[str, Any]:
     }
 
 
-def mean_and_band(values: list[list[float]]) -> dict[str, Any]:
+def mean_and_band(values: list[list[float]], highest: float = math.inf) -> dict[str, Any]:
+    """The mean and its interval, of which only what is possible is shown: nothing below 0, nothing above `highest`."""
     mean, half = mean_with_interval(values)
     if half is None:
         return {"mean": to_json_numbers(mean)}
-    return {"mean": to_json_numbers(mean), "low": to_json_numbers(mean - half), "high": to_json_numbers(mean + half)}
+    low, high = np.maximum(mean - half, np.minimum(mean, 0)), np.minimum(mean + half, np.maximum(mean, highest))
+    return {"mean": to_json_numbers(mean), "low": to_json_numbers(low), "high": to_json_numbers(high)}
 
 
 def cumulative_seconds(run: FoundRun) -> Floats:

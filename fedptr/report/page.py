@@ -13,6 +13,7 @@ from typing import Any
 import fedptr
 from fedptr.report import audit_section, client_data, client_section, html_tables, recipe_section
 from fedptr.report import means_over_seeds as figures
+from fedptr.report.condition_words import count_noun
 from fedptr.report.fedptr_data import collect_diagnostics, embed_sheets
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.group_runs import Group, Series, group_runs, to_json
@@ -23,8 +24,14 @@ from fedptr.report.split_data import collect_splits, load_class_names
 
 BUDGET = 15_000_000  # characters of auxiliary images on a page
 ROWS = 10  # classes on a sheet
+FEW = 3  # notices that are not folded up
+INTERVAL = (
+    "Numbers and curves are means over seeds. Everywhere, ± and the bands and bars of charts are a 95 % confidence "
+    "interval of the mean (Student’s t), unless a chart says otherwise. Bands end at 0 and 100 %, as accuracy does. "
+    "Where there is no ±, there is one seed."
+)
 EAGER = "//# allFunctionsCalledOnLoad\n"  # Chromium then compiles all functions at once, which is a little faster
-OF_CLIENTS = {"mean": "weighted mean", "p10": "10 % quantile", "worst": "worst client"}
+OF_CLIENTS = {"mean": "weighted mean", "p10": "10 % quantile", "worst": "worst"}
 ROUNDS, COSTS, PRIVATE = {"rounds": "rounds"}, {"seconds": "seconds", "mb": "MB sent"}, {"epsilon": "ε spent"}
 
 
@@ -42,7 +49,7 @@ def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions:
 
     scripts["plotly"] = EAGER + get_plotlyjs()
     body = "".join([
-        render_header(runs, groups, problems),
+        render_header(runs, groups, problems, has_intervals(groups, reproductions)),
         *map(recipe_section.render_recipe, reproductions),
         *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, sections, strict=True))),
         render_provenance(groups),
@@ -85,7 +92,7 @@ def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The data of a group's charts."""
     found, problems = collect_splits(one)
     return {
-        "title": one.title,
+        "title": f"{one.title}. {one.about}",
         "series": [series_data(series, look[series.key]) for series in shown_series(one)],
         "clients": None,
         "relationships": collect_relationships(one),
@@ -149,56 +156,86 @@ def limit_sheets(data: Sequence[dict[str, Any]], budget: int) -> None:
             budget -= size
 
 
-def render_header(runs: Sequence[FoundRun], groups: Sequence[Group], problems: Sequence[str]) -> str:
+def render_header(runs: Sequence[FoundRun], groups: Sequence[Group], problems: Sequence[str], several: bool) -> str:
     unfinished = sum(run.summary is None for run in runs)
     words = [count_noun(len(runs), "run"), count_noun(len({run.plan.method.name for run in runs}), "method")]
-    words += [count_noun(len(groups), "experimental condition")] + ([f"{unfinished} unfinished"] if unfinished else [])
+    words += [count_noun(len(groups), "experiment")] + ([f"{unfinished} unfinished"] if unfinished else [])
     links = "".join(f'<li><a href="#group{i}">{escape(one.title)}</a></li>' for i, one in enumerate(groups))
-    notices = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
     return (
         '<header><div><h1>fedptr report</h1><button id="theme" type="button">dark</button></div>'
         f"<p>{' · '.join(words)} · made by fedptr {escape(fedptr.__version__)}</p>"
-        + (f'<ul class="notice">{notices}</ul>' if notices else "")
+        + (f'<p class="interval">{INTERVAL}</p>' if several else "")
+        + fold_notices(problems, "runs are left out")
         + (f"<nav><ol>{links}</ol></nav>" if len(groups) > 1 else "")
         + "</header>"
     )
 
 
-def count_noun(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def has_intervals(groups: Sequence[Group], reproductions: Sequence[Table]) -> bool:
+    """Whether there is a ± on the page."""
+    cells = (cell for table in reproductions for cell in table["cells"])
+    return any(len(series.runs) > 1 for one in groups for series in one.series) or any(
+        len(cell["accuracies"]) > 1 for cell in cells
+    )
+
+
+def fold_notices(problems: Sequence[str], words: str) -> str:
+    """What is wrong with some files: a few lines, or folded up where there are many."""
+    if not problems:
+        return ""
+    notices = f'<ul class="notice">{"".join(f"<li>{escape(problem)}</li>" for problem in problems)}</ul>'
+    if len(problems) <= FEW:
+        return notices
+    return f'<details class="problems"><summary>{len(problems)} {words}: see why</summary>{notices}</details>'
 
 
 def render_group(i: int, one: Group, about: dict[str, Any], sections: tuple[str, str]) -> str:
     """A group: its table, its switches, and empty figures that the scripts fill."""
-    parts = [f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2>']
+    parts = [
+        f'<section id="group{i}" data-group="{i}"><h2>{escape(one.title)}</h2><p class="about">{escape(one.about)}</p>',
+        html_tables.render_settings(one),
+    ]
     if about["series"]:
-        private = any(one["final"]["epsilon"] is not None for one in about["series"])
-        costs = COSTS | (PRIVATE if private else {})
-        parts += [
-            html_tables.render_final_table(one),
-            '<p class="small">Mean over seeds ± 95 % confidence interval (Student’s t) where there are several seeds; '
-            "the highest mean of the finished runs is bold. Seconds are of computation, all clients one after another; "
-            "MB are up and down together, over all clients.</p>",
-            render_legend(about["series"]),
-            render_switch(f"x{i}", "x", "x axis", ROUNDS | costs),
-            render_charts("accuracy", "loss"),
-            render_switch(f"cost{i}", "cost", "cost", costs),
-            render_charts("cost", "phases"),
-        ]
+        parts += render_results(i, one, about["series"])
     clients, audits = sections
     parts += [clients, render_relationships(about), render_splits(about), render_views(about), audits, "</section>"]
     return "".join(parts)
 
 
+def render_results(i: int, one: Group, series: Sequence[dict[str, Any]]) -> list[str]:
+    """The table and the charts of accuracy and cost; a chart of a single point is left out."""
+    private = any(each["final"]["epsilon"] is not None for each in series)
+    costs = COSTS | (PRIVATE if private else {})
+    parts = [
+        html_tables.render_final_table(one),
+        '<p class="small">Final accuracy is the mean of the last five evaluated rounds; the highest of the finished '
+        "runs is bold. Seconds are of computation, all clients one after another; MB are up and down together, over "
+        "all clients.</p>",
+    ]
+    if any(len(each["curves"]["rounds"]) > 1 for each in series):
+        switch = render_switch(f"x{i}", "x", "horizontal axis", ROUNDS | costs)
+        parts += [render_legend(series), switch, render_charts("accuracy", "loss")]
+    else:
+        parts += ['<p class="missing">Only one round was evaluated, so there are no curves yet.</p>']
+        parts += [render_legend(series)] if len(series) > 1 else []
+    if len(series) > 1:
+        return [*parts, render_switch(f"cost{i}", "cost", "cost in", costs), render_charts("cost", "phases")]
+    return [*parts, render_charts("phases")]
+
+
 def render_legend(series: Sequence[dict[str, Any]]) -> str:
     """Checkboxes that show and hide a series in all charts of the group."""
+    if len(series) < 2:
+        return ""
     boxes = "".join(
         f'<label><input type="checkbox" data-series="{j}" checked><svg class="sample" data-series="{j}" width="34" '
         f'height="14" aria-hidden="true"></svg><span>{escape(one["label"])}</span></label>'
         for j, one in enumerate(series)
     )
     several = '<button type="button" data-all="yes">all</button><button type="button" data-all="">none</button>'
-    return f'<fieldset class="legend"><legend>shown</legend>{boxes}{several if len(series) > 2 else ""}</fieldset>'
+    return (
+        f'<fieldset class="legend"><legend>methods shown</legend>{boxes}{several if len(series) > 2 else ""}</fieldset>'
+    )
 
 
 def render_switch(name: str, what: str, words: str, options: dict[str, str]) -> str:
@@ -239,38 +276,43 @@ def render_group_clients(i: int, one: Group, about: dict[str, Any]) -> str:
     if not known:
         return ""
     last = len(about["clients"]["rounds"])
+    dots = any(len(scores.runs[0].ids) > 1 for scores in known)
+    curves = any(len(each["curves"]["rounds"]) > 1 for each in about["clients"]["series"] if each)
     slider = (
-        f'<label class="slider"><span>shown</span> <output></output> <input type="range" min="0" max="{last}" step="1" '
+        f'<label class="slider"><span>round</span> <output></output> <input type="range" min="0" max="{last}" step="1" '
         f'value="{last}" data-slider="client" aria-label="round of the dots"></label>'
     )
     personalised = next((k for k, scores in enumerate(known) if scores.used == "personal"), 0)
     return "".join([
-        "<h3>Clients</h3>",
+        "<h3>How well it works for every client</h3>",
         client_section.render_spread_table(known),
         f'<p class="small">{escape(client_section.EXPLAINED)}</p>',
         client_section.render_client_table(known),
-        slider,
-        render_charts("clients"),
-        render_switch(f"score{i}", "score", "of the clients", OF_CLIENTS),
-        render_menu("method", [scores.label for scores in known], personalised),
-        render_charts("clientcurves", "clientrounds"),
+        slider + render_charts("clients") if dots else "",
+        render_client_curves(i, [scores.label for scores in known], personalised) if curves else "",
     ])  # fmt: skip
+
+
+def render_client_curves(i: int, labels: Sequence[str], chosen: int) -> str:
+    return (
+        render_switch(f"score{i}", "score", "of all clients the", OF_CLIENTS)
+        + render_menu("method", labels, chosen)
+        + render_charts("clientcurves", "clientrounds")
+    )
 
 
 def render_relationships(about: dict[str, Any]) -> str:
     if not about["relationships"]:
         return ""
     menu = render_menu("relationship", [one["label"] for one in about["relationships"]])
-    return f"<h3>Relationship of the clients</h3>{menu}{render_charts('relationship')}"
+    return f"<h3>Which clients are alike</h3>{menu}{render_charts('relationship')}"
 
 
 def render_splits(about: dict[str, Any]) -> str:
-    problems = "".join(f"<li>{escape(problem)}</li>" for problem in about["problems"])
-    notice = f'<ul class="notice">{problems}</ul>' if problems else ""
-    if not about["splits"]:
-        return f"<h3>The split</h3>{notice}"
+    notice = fold_notices(about["problems"], "splits cannot be shown")
     labels = [f"{one['origin']} ({one['sha256'][:12]})" for one in about["splits"]]
-    return f"<h3>The split</h3>{notice}{render_menu('split', labels)}{render_charts('split')}"
+    charts = render_menu("split", labels) + render_charts("split") if labels else ""
+    return f"<h3>Which client has which classes</h3>{notice}{charts}" if notice or charts else ""
 
 
 def render_views(about: dict[str, Any]) -> str:
@@ -280,11 +322,11 @@ def render_views(about: dict[str, Any]) -> str:
         '<div class="sheets" hidden><p><strong>Auxiliary images</strong> <span class="owner"></span></p>'
         '<div class="sheet"><ol class="classes"></ol><img alt=""></div>'
         '<label>round <output></output> <input type="range" min="0" step="1" aria-label="round"></label>'
-        '<p class="small">A class a row; pixels are clipped to the range of the training images. The auxiliary set '
+        '<p class="small">One row per class; pixels are clipped to the range of the training images. The auxiliary set '
         "never leaves its owner; in a simulation the pictures are a debugging view.</p></div>"
     )
     return (
-        f"<h3>Inside FedPTR</h3>{render_menu('run', [one['label'] for one in about['views']])}"
+        f"<h3>What FedPTR did inside</h3>{render_menu('run', [one['label'] for one in about['views']])}"
         '<p class="left-out small" hidden>The auxiliary images of this run are left out, as the page would become too '
         "large; make a report of fewer runs.</p>"
         f"{render_charts('matching', 'beta', 'cosines', 'reach', 'distances', first=pictures)}"
@@ -302,15 +344,16 @@ def render_group_audits(one: Group, about: dict[str, Any]) -> str:
 
 
 def render_provenance(groups: Sequence[Group]) -> str:
+    """Where all this comes from: settings and runs, folded up."""
     parts = [
-        "<section><h2>Plans and runs</h2><h3>What differs</h3>",
+        "<section><h2>Settings and runs</h2>",
         html_tables.render_differences(groups),
         "<h3>Runs</h3>",
     ]
     for one in groups:
-        parts += [f'<p class="small">{escape(one.title)}</p>'] if len(groups) > 1 else []
-        for series in one.series:
-            parts += [html_tables.render_run(run, series.label, "") for run in series.runs]
-            again = "repeats a seed, not counted"
-            parts += [html_tables.render_run(run, series.label, again) for run in series.repeats]
+        found = [(series.label, run, "") for series in one.series for run in series.runs]
+        found += [(series.label, run, "repeats a seed, not counted") for series in one.series for run in series.repeats]
+        rows = "".join(html_tables.render_run(run, label, note) for label, run, note in found)
+        words = f"{escape(one.title)}: {count_noun(len(found), 'run')}"
+        parts.append(f"<details><summary>{words}</summary>{rows}</details>" if len(groups) > 1 else rows)
     return "".join([*parts, "</section>"])

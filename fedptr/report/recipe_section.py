@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
+from fedptr.report.wide_tables import scroll_sideways
 from fedptr.reproduce.verdict import MEANING
 from fedptr.reproduce.wide_table import transpose_if_wide
 from fedptr.stats import is_usable_number
@@ -64,11 +65,12 @@ def render_recipe(data: Table) -> str:
         f"<tr><th>{name}</th>" + "".join(f'<td class="number">{cell}</td>' for cell in line) + "</tr>"
         for name, *line in lines
     )
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
     measure = str(data.get("measure", "Accuracy (%), mean of the last five rounds"))
-    several = f"mean ± 95 % confidence interval of {seeds} seeds, or of [n]" if seeds > 1 else "one seed"
+    several = f"mean of {seeds} seeds, or of [n]" if seeds > 1 else "one seed"
     return (
         f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{render_reductions(data)}'
-        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{scroll_sideways(table)}"
         f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, our '
         f"gap to {escape(data['reference'])} with the paper’s in brackets, and a verdict on the gap. "
         f"{escape('; '.join(f'{name}: {words}' for name, words in MEANING.items()))}.</p></section>"

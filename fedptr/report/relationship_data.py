@@ -25,5 +25,6 @@ def read_relationship(run: FoundRun) -> dict[str, Any] | None:
             scale = np.sqrt(np.where(np.diag(sigma) > 0, np.diag(sigma), np.nan))
             shares = (sigma / scale[:, None] / scale).tolist()
             z = [[round(value, 3) if np.isfinite(value) else None for value in row] for row in shares]
-            return {"round": record["round"], "z": z}
+            learned = bool(np.any(sigma[~np.eye(len(sigma), dtype=bool)]))
+            return {"round": record["round"], "z": z, "learned": learned}
     return None

@@ -61,7 +61,7 @@ def test_audits_are_drawn(browser: Any, page: str) -> None:
     axes = plot(browser, "roc", "[plot.layout.xaxis.type, plot.layout.yaxis.type]")
     assert axes == ["log", "log"]
     titles = plot(browser, "roc", "[plot.layout.xaxis.title.text, plot.layout.yaxis.title.text]")
-    assert titles == ["false-positive rate", "true-positive rate"]
+    assert titles == ["false-positive rate, logarithmic", "true-positive rate, logarithmic"]
     assert plot(browser, "roc", "plot.data.map((one) => one.name)") == ["loss", "lira online", "chance"]
     before = plot(browser, "roc", "plot.data[0].y.join()")
     browser.execute_script("""const menu = document.querySelector("select[data-choice=audit]");

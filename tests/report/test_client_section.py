@@ -18,6 +18,8 @@ from fedptr.report.find_runs import find_runs
 from fedptr.report.group_runs import group_runs
 from fedptr.report.page import build_page
 
+HEADING = "<h3>How well it works for every client</h3>"
+
 
 def tables(name: str = "fedavg", seed: int = 0, **more: Any) -> dict[str, Any]:
     return {"run": {"rounds": 8, "seed": seed}, "method": {"name": name}, **more}
@@ -37,7 +39,7 @@ def scores_in(folder: Path) -> list[client_data.SeriesScores]:
 def test_there_is_no_section_without_scores(tmp_path: Path) -> None:
     made_run(tmp_path / "run", tables())
     text = build_page(*find_runs([tmp_path]))
-    assert "<h3>Clients</h3>" not in text
+    assert HEADING not in text
     assert data_of(text)[0]["clients"] is None
 
 
@@ -81,7 +83,10 @@ def test_of_many_clients_the_worst_are_drawn() -> None:
 
 def test_one_client_is_enough(tmp_path: Path) -> None:
     made_run(tmp_path / "run", tables(split={"clients": 1, "kind": "iid"}), extra=scores_by_client(0.1))
-    assert data_of(build_page(*find_runs([tmp_path])))[0]["clients"]["series"][0]["ids"] == ["0"]
+    text = build_page(*find_runs([tmp_path]))
+    assert HEADING in text
+    assert data_of(text)[0]["clients"]["series"][0]["ids"] == ["0"]
+    assert 'data-chart="clients"' not in text, "a chart of one dot"
 
 
 def test_fuzzed_scores_do_not_break_the_page(tmp_path: Path) -> None:
@@ -105,4 +110,4 @@ def test_a_relationship_is_shown_as_correlations(tmp_path: Path) -> None:
     told = {"server": {"relationship": [[4.0, -1.0], [-1.0, 1.0]]}}
     made_run(tmp_path / "run", tables(), extra=lambda plan, t: told if t < 6 else {})
     (found,) = data_of(build_page(*find_runs([tmp_path])))[0]["relationships"]
-    assert found == {"label": "fedavg", "round": 5, "z": [[1.0, -0.5], [-0.5, 1.0]]}
+    assert found == {"label": "fedavg", "round": 5, "z": [[1.0, -0.5], [-0.5, 1.0]], "learned": True}

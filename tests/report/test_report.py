@@ -16,12 +16,13 @@ from made_runs import made_run
 from fedptr.cli.main import main
 from fedptr.methods import all_methods
 from fedptr.plots import SPARE_LOOKS, choose_looks
-from fedptr.report import fedptr_data
+from fedptr.report import condition_words, fedptr_data
 from fedptr.report import means_over_seeds as series
 from fedptr.report.find_runs import find_runs, load_run
 from fedptr.report.group_runs import group_runs
 from fedptr.report.page import build_page, embed_json
 from fedptr.report.series_styles import choose_styles
+from fedptr.runs.plan import check_plan
 
 Capture = pytest.CaptureFixture[str]
 
@@ -66,7 +67,8 @@ def test_seeds_are_put_together_and_settings_are_named(compared: Path) -> None:
     assert [(series.label, len(series.runs)) for series in one.series] == [
         ("fedavg", 3), ("scaffold", 3), ("fedptr H=5", 1), ("fedptr H=20", 1),
     ]  # fmt: skip
-    assert one.title == "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds"
+    assert one.title == "digits, 10 clients, 8 rounds"
+    assert "(α = 0.04; the smaller, the more the clients differ). In every round all clients take part." in one.about
 
 
 def test_other_conditions_are_other_groups(compared: Path, tmp_path: Path) -> None:
@@ -76,14 +78,49 @@ def test_other_conditions_are_other_groups(compared: Path, tmp_path: Path) -> No
     runs, _ = find_runs([compared, tmp_path])
     groups = group_runs(runs)
     assert [one.title for one in groups] == [
-        "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds, local.lr=0.01",
-        "digits, dirichlet(0.5), 10 clients, 100% participation, 8 rounds, local.lr=0.01",
-        "digits, dirichlet(0.04), 10 clients, 100% participation, 8 rounds, local.lr=0.5",
+        "digits, 10 clients, 8 rounds",
+        "digits, 10 clients, 8 rounds, Dirichlet split α = 0.5",
+        "digits, 10 clients, 8 rounds, learning rate 0.5",
     ]
     assert {one.label: len(one.runs) for one in groups[0].series}["fedavg"] == 4
     colours = {one.method: choose_styles(groups)[one.key]["light"] for each in groups for one in each.series}
     assert colours["fedavg"] == "#333333"
     assert len(set(colours.values())) == 3
+
+
+def test_a_label_names_only_what_is_unusual(tmp_path: Path) -> None:
+    """H differs within the first group; β is the same there, and unusual in the second."""
+    for k, (H, beta, lr) in enumerate([(5, 0.01, 0.1), (20, 0.01, 0.1), (5, 0.02, 0.2)]):
+        made_run(tmp_path / str(k), tables("fedptr", method={"H": H, "beta": beta}, local={"lr": lr}))
+    first, second = group_runs(find_runs([tmp_path])[0])
+    assert [one.label for one in first.series] == ["fedptr H=5", "fedptr H=20"]
+    assert [one.label for one in second.series] == ["fedptr beta=0.02"]
+
+
+@pytest.mark.parametrize(("split", "words"), [
+    ({"kind": "iid"}, "spread evenly over the clients"),
+    ({"kind": "shards", "shards": 1}, "every client has 1 shard."),
+    ({"kind": "classes", "classes": 3}, "Every client has samples of 3 classes."),
+    ({"kind": "quantity"}, "Clients differ in the number of their samples"),
+    ({"kind": "dirichlet-by-client"}, "every client’s mix of classes (α = 0.04"),
+    ({"file": "a/mine.json"}, "The split is read from mine.json."),
+])  # fmt: skip
+def test_every_kind_of_split_has_words(split: dict[str, Any], words: str) -> None:
+    plan = check_plan(tables(split=split, run={"participation": 0.3}))
+    assert words in condition_words.describe_training(plan)
+    assert "30 % of the clients take part" in condition_words.describe_training(plan)
+    assert condition_words.write_heading(plan, {"split.kind": "x"}).startswith("digits, 10 clients, 8 rounds, ")
+
+
+def test_a_band_shows_what_is_possible() -> None:
+    """The interval of two seeds may reach far beyond 0 and 100 %; a mean that is beyond stays in its band."""
+    found = series.mean_and_band([[10.0, 50.0, 120.0], [90.0, 51.0, 122.0]], highest=100)
+    assert (found["low"][0], found["high"][0]) == (0, 100)
+    assert 0 < found["low"][1] < 50.5 < found["high"][1] < 100
+    assert found["high"][2] == 121
+    loss = series.mean_and_band([[0.1], [2.0]])
+    assert loss["low"] == [0]
+    assert loss["high"][0] > 10
 
 
 def test_the_interval_is_students(compared: Path) -> None:
@@ -303,6 +340,7 @@ def test_a_reproduction_is_shown_beside_the_paper(reproduced: Path, tmp_path: Pa
         "α &lt;b&gt;",
     ):
         assert words in text
+    assert text.count("95 % confidence") == 1, "what ± is, for a table of several seeds too"
 
 
 def test_a_reproduction_does_not_lead_out_of_its_folder(reproduced: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ Object.assign(figures, {
     }));
     const [low, high] = range(lanes.map((lane) => lane.dots)), span = Math.max(5, high - low);
     const names = lanes.map((lane) => lowest(lane.dots, lane.one.clients.ids));
-    const room = (7 * Math.max(0, ...names.map((one) => one.who.length)) + 12) / Math.max(120, look.width - 190);
+    const room = (7 * Math.max(0, ...names.map((one) => one.who.length)) + 24) / Math.max(120, look.width - 150);
     const data = lanes.flatMap(({ one, model, dots, y, half }, k) => {
       const { clients } = one, other = Object.keys(clients.dots).find((name) => name !== model);
       const offsets = swarm(dots, span / 90, half), mean = clients.mean[model][at], label = literal(one.label);
@@ -60,17 +60,18 @@ Object.assign(figures, {
         marker: { symbol: "line-ns", size: one.clients.dots.personal ? 20 : 26, line: { color: look.ink, width: 2.5 } },
         hovertemplate: `${label}<br>${model} model, weighted mean %{x:.1f} %<extra></extra>`,
       }, {
-        x: [names[k].value - 0.012 * span], y: [y], type: "scatter", mode: "text", showlegend: false, hoverinfo: "skip",
-        text: [literal(names[k].who)], textposition: "middle left", textfont: { size: 11, color: look.ink },
+        x: [names[k].value], y: [y], type: "scatter", mode: "text", showlegend: false, hoverinfo: "skip",
+        text: [`${literal(names[k].who)}\u00a0\u00a0\u00a0`], textposition: "middle left", textfont: { size: 11, color: look.ink },
       }];
     });
     const keys = Object.keys(MODELS).filter((model) => lanes.some((lane) => lane.model === model));
     data.push(...keys.map((model) => ({ x: [null], y: [null], type: "scatter", mode: "markers", name: MODELS[model].name,
       marker: { symbol: MODELS[model].symbol, color: look.ink, size: 8, line: { color: look.ink, width: 1.5 } } })),
-    { x: [null], y: [null], type: "scatter", mode: "markers", name: "weighted mean",
+    { x: [null], y: [null], type: "scatter", mode: "markers", name: "mean, weighted",
       marker: { symbol: "line-ns", size: 14, line: { color: look.ink, width: 2.5 } } });
-    const when = positionWords(group.clients, at);
+    const when = positionWords(group.clients, at), missing = lanes.length ? "" : `No client was tested in ${when}.`;
     return {
+      missing,
       title: `Accuracy of every client, ${when}`, data, rows: Math.max(8, lanes.length, 1.4 * series.length),
       words: `A dot is a client${dotWords(series)}; the name is that of the worst.`,
       alt: `The worst clients. ${told.join("; ")}.`,
@@ -88,7 +89,7 @@ Object.assign(figures, {
     const made = curves("accuracy", "The model that clients would use", `accuracy (%), ${SCORES[state.score].split(",")[0]}`,
       " %", { series }, { x: state.x, hidden: new Set() }, look);
     return { ...made, words: `On the clients’ own test data, ${SCORES[state.score]}. The personal model where a method has ` +
-      `one, else the global one. ${band({ series })}` };
+      "one, else the global one." };
   },
 
   clientrounds(group, state, look) {
@@ -107,20 +108,26 @@ Object.assign(figures, {
     }
     const many = clients.seeds > 1 ? ` Each is the mean over ${clients.seeds} seeds.` : "";
     return { title: `Clients over rounds: ${literal(short(one.label, look.narrow ? 18 : 40))}`, data,
-      words: `Bands: from the 10 % to the 90 % quantile of the clients.${many}`,
-      layout: { showlegend: true, xaxis: { title: "communication round" },
-        yaxis: { title: "accuracy (%)", range: [Math.max(-2, range(data.map((line) => line.y))[0] - 3), 102] } } };
+      words: `Here bands go from the 10 % to the 90 % quantile of the clients.${many}`,
+      missing: data.some((one) => one.name && countPoints(one.x, one.y) > 1) ? "" : MISSING,
+      layout: { showlegend: true, xaxis: roundAxis([x], look),
+        yaxis: { title: "accuracy (%)", ...limits("accuracy", data.map((one) => one.y)) } } };
   },
 });
 
+// From opposed to alike; the middle is the page, a little raised.
+const RELATED = { light: [[0, "#2166ac"], [0.5, "#f1f3f5"], [1, "#b2182b"]], dark: [[0, "#67a9cf"], [0.5, "#2a3037"], [1, "#ef8a62"]] };
+
 figures.relationship = (group, state, look) => {
-  const { label, round, z } = group.relationships[state.relationship], dark = look.theme === "dark";
+  const { label, round, z, learned } = group.relationships[state.relationship], scale = RELATED[look.theme];
   const axis = { title: "client", showgrid: false, zeroline: false, tickvals: every(z.length) };
+  const text = (look.width - 130) / z.length > 38 ? [cellTexts(z, (value) => value.toFixed(2), scale, -1, 1)] : [];
   return { title: `Relationship of the clients: ${literal(short(label, 30))}, round ${round}`, rows: Math.min(26, z.length),
+    missing: learned ? "" : `${label} has not learned yet how its clients are related: that begins after method.inner rounds.`,
     words: "MOCHA’s learned Σ as correlations: 1 = the clients’ models are alike, −1 = opposed, 0 = unrelated.",
-    data: [{ type: "heatmap", z, zmin: -1, zmax: 1, hoverongaps: false, colorbar: { thickness: 12, outlinewidth: 0 },
-      colorscale: dark ? [[0, "#67a9cf"], [0.5, "#1d2126"], [1, "#ef8a62"]] : [[0, "#2166ac"], [0.5, "#f7f7f7"], [1, "#b2182b"]],
-      hovertemplate: "clients %{y} and %{x}: %{z:.2f}<extra></extra>" }],
+    data: [{ type: "heatmap", z, zmin: -1, zmax: 1, xgap: 1, ygap: 1, hoverongaps: false, colorscale: scale,
+      colorbar: { title: { text: "correlation", side: "right" }, thickness: 12, outlinewidth: 0 },
+      hovertemplate: "clients %{y} and %{x}: %{z:.2f}<extra></extra>" }, ...text],
     layout: { xaxis: axis, yaxis: { ...axis, autorange: "reversed" } } };
 };
 

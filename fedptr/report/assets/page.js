@@ -22,24 +22,46 @@ function build(figure, width, saved) {
   const i = indexOf(figure), kind = figure.dataset.chart;
   const base = saved ? 620 : width < 480 ? 320 : 350;
   const made = figures[kind](groups[i], states[i], look(width, base, saved));
-  const height = made.rows ? Math.max(base, 130 + 24 * made.rows) : base;
+  const height = made.low ? Math.max(190, 110 + 24 * made.rows) : made.rows ? Math.max(base, 130 + 24 * made.rows) : base;
   return { ...made, ...complete(made, groups[i], look(width, height, saved)) };
 }
 
 function draw(figure) {
   const plot = figure.querySelector(".plot");
   figure.hidden = false; // for its width
-  const { data, layout, words, title, alt, empty } = build(figure, plot.clientWidth, false);
+  plot.hidden = false;
+  const { data, layout, words, title, alt, empty, missing } = build(figure, plot.clientWidth, false);
   figure.hidden = Boolean(empty);
-  figure.querySelector(".words").textContent = words;
+  plot.hidden = Boolean(missing);
+  all(figure, "button").forEach((button) => { button.hidden = Boolean(missing); });
+  figure.querySelector(".words").textContent = missing || words;
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", alt ? `${title}. ${alt}` : title);
-  Plotly.react(plot, data, layout, { displayModeBar: false, responsive: false });
+  if (!missing && !empty) Plotly.react(plot, data, layout, { displayModeBar: false, responsive: false });
+  if (plot.on && !plot.dataset.zoom) {
+    plot.dataset.zoom = "yes";
+    plot.on("plotly_relayout", (change) => keepWhole(plot, change));
+  }
   if (!figure.dataset.drawn) {
     figure.dataset.drawn = "yes";
     report.drawn += 1;
     report.first ??= performance.now();
   }
+}
+
+// Ticks of rounds are whole numbers after a zoom too.
+function keepWhole(plot, change) {
+  const { range, tickformat } = plot.layout.xaxis;
+  if ("xaxis.range[0]" in change && tickformat === ",d") {
+    Plotly.relayout(plot, { "xaxis.dtick": wholeStep(range[1] - range[0], plot.clientWidth < 480) });
+  }
+}
+
+// Tables that are too wide say so, until their end is in sight.
+function showHint(scroll) {
+  const more = scroll.scrollWidth - scroll.clientWidth;
+  scroll.classList.toggle("more", more > 1 && scroll.scrollLeft < more - 1);
+  scroll.nextElementSibling.hidden = more <= 1;
 }
 
 const redraw = (place) => all(place, "figure[data-drawn]").forEach(draw);
@@ -169,6 +191,11 @@ addEventListener("resize", () => {
 // A browser may keep what was chosen when a page is loaded again.
 all(document, "select[data-choice]").forEach((menu) => { states[indexOf(menu)][menu.dataset.choice] = Number(menu.value); });
 all(document, "input[data-slider]").forEach(showPosition);
+const widths = new ResizeObserver((seen) => seen.forEach(({ target }) => showHint(target)));
+all(document, ".scroll").forEach((scroll) => {
+  widths.observe(scroll);
+  scroll.addEventListener("scroll", () => showHint(scroll), { passive: true });
+});
 repaint();
 withSheets().forEach(showSheets);
 const sight = new IntersectionObserver((seen) => {
