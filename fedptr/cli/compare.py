@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
     words = "train several methods under the same conditions"
     sub = add_plan_command(commands, "compare", words, compare, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
-    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds (default 1)")
+    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds")
     add_output_options(sub)
     add_tracker_options(sub)
 

@@ -21,8 +21,8 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("recipe", nargs="?", metavar="RECIPE", help="table1 … figure6, a sweep; see --list")
     sub.add_argument("--list", action="store_true", help="list the recipes")
     sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
-    sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
-    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds (default 3)")
+    sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size")
+    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds")
     sub.add_argument(
         "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; can be raised later"
     )
