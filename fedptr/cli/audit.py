@@ -13,9 +13,7 @@ auxiliary sets. Writes DIR/audit: audit.json, roc.png, roc.svg, and the shadow m
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("audit", help="attack a finished run: what does it give away?", description=WORDS)
     sub.add_argument("dir", metavar="DIR", help="the folder of a finished run")
-    sub.add_argument(
-        "--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary"
-    )
+    sub.add_argument("--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary")
     sub.add_argument(
         "--scale", choices=("smoke", "cpu", "paper"),
         help="2 shadows and 200 examples, 8, or 64 shadows and all examples, where these are not given",

@@ -51,7 +51,9 @@ def add_parser(commands: Commands) -> None:
 
 def add_init(parts: Commands) -> None:
     init = parts.add_parser(
-        "init", help="write a folder with everything that server and nodes need (a plan: `fedptr init`)", allow_abbrev=False
+        "init",
+        help="write a folder with everything that server and nodes need (a plan: `fedptr init`)",
+        allow_abbrev=False,
     )
     init.add_argument("dir", metavar="DIR", help="a new folder")
     init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")

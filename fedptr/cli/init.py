@@ -63,13 +63,13 @@ def ask_questions(tables: Tables) -> Tables:
     from fedptr.runs.plan import assign_settings, check_plan
 
     print("Enter takes the value in brackets.")
-    for place, _, words in ASKED.values():
+    for option, (place, _, words) in ASKED.items():
         section, _, key = place.partition(".")
         if key in tables.get(section, {}):
             continue
         plan = check_plan(tables)
         default = plan.method.name if place == "method.name" else getattr(getattr(plan, section), key)
-        while answer := input(f"{words} [{default}]: ").strip():
+        while answer := input(f"{option.removeprefix('--')} ({words}) [{default}]: ").strip():
             try:
                 changed = assign_settings(tables, [(place, answer)])
                 check_answer(changed)

@@ -77,4 +77,6 @@ def read_choices(annotation: ast.expr) -> tuple[str, ...]:
 def read_method_names() -> list[str]:
     """The names of the built-in methods."""
     texts = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "methods").glob("*.py")))
-    return [name for text in texts for name in re.findall(r'^    name: ClassVar\[str\] = "([^"]+)"', text, re.MULTILINE)]
+    return [
+        name for text in texts for name in re.findall(r'^    name: ClassVar\[str\] = "([^"]+)"', text, re.MULTILINE)
+    ]

@@ -14,8 +14,12 @@ from fedptr.settings import setting
 
 @dataclass(frozen=True)
 class MachinePlan:
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU if there is one", affects="cost", example="cpu")
-    threads: int = setting(0, "CPU threads; 0 = every core this process may use", affects="cost", example=4, ge=0, le=1024)
+    device: str = setting(
+        "auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU if there is one", affects="cost", example="cpu"
+    )
+    threads: int = setting(
+        0, "CPU threads; 0 = every core this process may use", affects="cost", example=4, ge=0, le=1024
+    )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "compile the model; auto = for long runs (minutes)", affects="cost"
     )

@@ -29,7 +29,9 @@ class Local:
     lr: float = setting(0.01, "local learning rate η_l", gt=0)
     momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "weight decay, part of the clipped gradient", example=0.001, ge=0)
-    clip: float = setting(0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", example=10.0, ge=0)
+    clip: float = setting(
+        0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", example=10.0, ge=0
+    )
     decay: float = setting(1.0, "factor on the learning rate per round", example=0.99, gt=0, le=1)
     batch: int = setting(500, "batch size B; the last, smaller batch is kept", example=32, ge=1)
     epochs: int = setting(1, "local epochs E", ge=1)

@@ -42,7 +42,9 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class DataPlan:
-    name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder", example="cifar10")
+    name: str = setting(
+        "digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder", example="cifar10"
+    )
     dir: str = setting("", "a folder of datasets to look into first", affects="nothing", example="datasets")
     subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", example=2000, ge=0)
     subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", example=1000, ge=0)

@@ -19,7 +19,7 @@ HEAD = """\
 # `fedptr settings` lists all settings with examples.
 """
 REST = """\
-# This plan leaves {sections} at their defaults; `fedptr settings SECTION` lists the settings of a section.
+# Left out here: {sections}. `fedptr settings SECTION` lists what they hold.
 """
 RARE = ("faults", "privacy")  # sections that few plans need
 
@@ -36,7 +36,7 @@ def write_commented_plan(tables: Tables, name: str = "PLAN.toml") -> str:
                 lines += ["", *describe_setting(info), write_setting(info, plan, tables)]
             parts.append("\n".join(lines) + "\n")
     if left_out:
-        parts.append(REST.format(sections=" and ".join(f"[{section}]" for section in left_out)))
+        parts.append(REST.format(sections=", ".join(f"[{section}]" for section in left_out)))
     if "methods" in tables:
         parts.append(tomli_w.dumps({"methods": tables["methods"]}))
     return "\n".join(parts)
