@@ -6,6 +6,7 @@ A completer is a function of the word begun so far; argcomplete finds it as an a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 
@@ -15,11 +16,12 @@ Completer = Callable[..., Iterable[str]]
 
 
 def complete_command_line(parser: argparse.ArgumentParser) -> None:
-    """Answers the shell and ends the process, if the shell is what asks."""
+    """Answers the shell and ends the process, if it is the shell that asks and argcomplete is installed."""
     if "_ARGCOMPLETE" in os.environ:
-        import argcomplete
+        with contextlib.suppress(ImportError):
+            import argcomplete
 
-        argcomplete.autocomplete(parser)
+            argcomplete.autocomplete(parser)
 
 
 def with_completer(action: argparse.Action, completer: Completer) -> None:
@@ -50,6 +52,11 @@ def complete_dataset_names(**_: object) -> list[str]:
     from fedptr.data.sources import SOURCES
 
     return list(SOURCES)
+
+
+def complete_recipes(**_: object) -> list[str]:
+    found = (path.stem for path in (read_source.ROOT / "reproduce" / "recipes").glob("*.toml"))
+    return sorted(name for name in found if name != "common")
 
 
 def complete_places(**_: object) -> list[str]:

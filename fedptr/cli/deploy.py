@@ -50,11 +50,9 @@ def add_parser(commands: Commands) -> None:
 
 
 def add_init(parts: Commands) -> None:
-    init = parts.add_parser(
-        "init",
-        help="write a folder with everything that server and nodes need (a plan: `fedptr init`)",
-        allow_abbrev=False,
-    )
+    words = "write a folder with all that server and nodes need"
+    more = f"{words[0].upper()}{words[1:]}. (`fedptr init` writes a plan to start from.)"
+    init = parts.add_parser("init", help=words, description=more, allow_abbrev=False)
     init.add_argument("dir", metavar="DIR", help="a new folder")
     init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")
     init.add_argument(

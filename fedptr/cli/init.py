@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fedptr.cli.options import Commands
     from fedptr.runs.plan import Tables
 
-WORDS = """Writes a plan: the settings of a run as TOML, each with a comment that says what it means. In a terminal it asks
-a few questions first. (`fedptr deploy init` sets up server and nodes to train over several machines.)"""
+WORDS = """Writes a plan: the settings of a run as TOML, each with a comment that says what it means. In a terminal it
+asks a few questions first. (`fedptr deploy init` sets up server and nodes to train over several machines.)"""
 KNOWN = METHOD_OPTION | DATA_OPTIONS | RUN_OPTIONS
 ASKED = {name: KNOWN[name] for name in ("--dataset", "--method", "--clients", "--alpha", "--rounds")}
 

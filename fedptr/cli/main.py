@@ -34,7 +34,8 @@ from fedptr.runs.lock import StoppedError
 from fedptr.settings import unknown_name_error
 
 COMMANDS = (
-    init, run, compare, resume, status, partition, report, audit, results, data, deploy, reproduce, theory, methods, settings
+    init, run, compare, resume, status, report,
+    methods, settings, data, partition, audit, deploy, reproduce, results, theory,
 )  # fmt: skip
 
 

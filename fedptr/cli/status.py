@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedptr.cli.options import Commands
     from fedptr.runs.run_status import RunStatus
 
-WORDS = """How far the runs in a folder are: of a run, a comparison, an audit, a reproduction, or all of these together. Of a
+WORDS = """How far the runs in a folder are: of a run, a comparison, an audit, a reproduction, or several of these. Of a
 deployed run it also shows the nodes."""
 PAUSE = 2.0  # seconds
 MANY = 40  # runs; of more, finished ones are only counted

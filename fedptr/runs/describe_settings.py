@@ -1,4 +1,4 @@
-"""Every setting of a plan, described from the dataclasses: for `fedptr settings`, `fedptr init` and the documentation."""
+"""Every setting of a plan, from its dataclass: for `fedptr settings`, `fedptr init` and the documentation."""
 
 from __future__ import annotations
 

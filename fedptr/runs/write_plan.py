@@ -8,6 +8,7 @@ from typing import Any
 import tomli_w
 
 from fedptr.errors import UserError
+from fedptr.methods import method_address
 from fedptr.runs.describe_settings import MEANINGS, SettingInfo, format_toml, list_settings
 from fedptr.runs.plan import Plan, Tables, check_plan
 
@@ -32,7 +33,7 @@ def write_commented_plan(tables: Tables, name: str = "PLAN.toml") -> str:
     for section, meaning in MEANINGS.items():
         if section not in left_out:
             lines = [f"[{section}]  # {meaning}"]
-            for info in list_settings(section, plan.method.name):
+            for info in list_settings(section, method_address(type(plan.method))):
                 lines += ["", *describe_setting(info), write_setting(info, plan, tables)]
             parts.append("\n".join(lines) + "\n")
     if left_out:
@@ -56,7 +57,9 @@ def write_setting(info: SettingInfo, plan: Plan, tables: Tables) -> str:
 
 
 def value_in_plan(plan: Plan, info: SettingInfo) -> Any:
-    return plan.method.name if info.place == "method.name" else getattr(getattr(plan, info.section), info.key)
+    if info.place == "method.name":
+        return method_address(type(plan.method))
+    return getattr(getattr(plan, info.section), info.key)
 
 
 def is_default(info: SettingInfo, value: Any, tables: Tables) -> bool:
