@@ -125,10 +125,11 @@ def docstring_markdown(module: Any) -> str:
 
 def settings_table(found: list[SettingInfo]) -> str:
     """A row for each setting."""
-    lines = ["| setting | default | meaning | takes | example |", "|---|---|---|---|---|"]
+    lines = ["| setting | default | meaning | example |", "|---|---|---|---|"]
     for info in found:
         value, example = (f"`{format_toml(value)}`" for value in (info.default, info.example))
-        lines.append(f"| `{info.key}` | {value} | {info.meaning} | {info.takes} | {example} |")
+        takes = "" if info.takes == "text" else f"<br>*takes {info.takes}*"
+        lines.append(f"| `{info.key}` | {value} | {info.meaning}{takes} | {example} |")
     return "\n".join(lines)
 
 

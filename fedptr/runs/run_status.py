@@ -78,9 +78,11 @@ def list_recipe_statuses(folder: Path) -> list[RunStatus]:
 
 def find_holders(folder: Path) -> dict[Path, dict[str, Any] | None]:
     """The processes that work on a comparison, an audit or a recipe: on the folder, or on one directly below it."""
-    below = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    places = (place for place in (folder, *below) if not is_run(os.listdir(place)))
-    return {place: read_holder(place) for place in places if is_folder_in_use(place)}
+    if not folder.is_dir():  # its runs are in an archive
+        return {}
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    busy = [place for place in places if is_folder_in_use(place) and not is_run(os.listdir(place))]
+    return {place: read_holder(place) for place in busy}
 
 
 def is_run(files: Iterable[str]) -> bool:
@@ -159,10 +161,11 @@ def estimate_seconds(lines: list[bytes], rounds: int) -> float | None:
 
 def read_archived(folder: Path) -> Iterator[RunStatus]:
     """The runs in archives of `fedptr results pack`, below the folder or in its place."""
-    archives = [path for path in sorted(folder.rglob("*.tar.bz2")) if not path.name.startswith(".")]
-    if not folder.exists():
-        archives = sorted(folder.parent.parent.glob("*.tar.bz2"))
-    for path in archives:
+    if folder.is_dir():
+        bases = [path.parent for path in folder.rglob("plans.toml")]  # which is beside archives
+    else:
+        bases = [base for base in (folder.parent, folder.parent.parent) if (base / "plans.toml").is_file()]
+    for path in [path for base in sorted(set(bases)) for path in sorted(base.glob("[!.]*.tar.bz2"))]:
         from fedptr.runs.archive import read_members  # which imports torch
 
         for run, name, content in read_members(path):
