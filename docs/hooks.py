@@ -1,8 +1,8 @@
 """For MkDocs: generates a page for each method from its code, so that the pages are always up to date.
 
 Rule, cost, theory and settings come from the class, the numbered details from the module docstrings. In a page,
-`<!-- methods -->` stands for the table of all methods; MARKERS has the other tables. `results/METHOD.md` and
-`results/choose.md` are inserted if they exist.
+`<!-- methods -->` stands for the table of all methods and `<!-- settings -->` for the settings of a plan; MARKERS has
+the other tables. `results/METHOD.md` and `results/choose.md` are inserted if they exist.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import inspect
 import json
 import re
 import textwrap
-import typing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from fedptr.core.method import Method
 from fedptr.methods import all_methods
 from fedptr.methods.fedavg import FedAvg
 from fedptr.reproduce.tables import markdown_table
-from fedptr.settings import describe_type
+from fedptr.runs.describe_settings import MEANINGS, SettingInfo, format_toml, list_settings
 
 ROOT = Path(__file__).parent.parent
 # Of the API page: headings by the module or package that a name comes from, and what is shown of some classes.
@@ -76,7 +74,7 @@ def method_page(method: type[Method]) -> str:
         "Each deviation from a paper is one of these details or one of these settings.",
         "## Settings",
         f"`fedptr run --method {method.name} --set method.NAME=VALUE`, or `[method]` in a plan.\n",
-        settings_table(method),
+        settings_table([info for info in list_settings("method", method.name) if info.key != "name"]),
         "## Results",
         f"<!-- results/{method.name}.md -->",
         "## All of its code",
@@ -126,13 +124,26 @@ def docstring_markdown(module: Any) -> str:
     return ("" if own else f"### {module.__name__}\n\n") + "\n\n".join(blocks)
 
 
-def settings_table(method: type[Method]) -> str:
-    hints = typing.get_type_hints(method)
-    lines = ["| setting | default | meaning | takes |", "|---|---|---|---|"]
-    for f in fields(method):
-        takes = describe_type(hints[f.name], f.metadata["bounds"])
-        lines.append(f"| `{f.name}` | `{json.dumps(f.default)}` | {f.metadata['doc']} | {takes} |")
+def settings_table(found: list[SettingInfo]) -> str:
+    """A row for each setting."""
+    lines = ["| setting | default | meaning | example |", "|---|---|---|---|"]
+    for info in found:
+        value, example = (f"`{format_toml(value)}`" for value in (info.default, info.example))
+        takes = "" if info.takes == "text" else f"<br>*takes {info.takes}*"
+        lines.append(f"| `{info.key}` | {value} | {info.meaning}{takes} | {example} |")
     return "\n".join(lines)
+
+
+def all_settings() -> str:
+    """The sections of a plan; the settings of a method are on its page."""
+    parts = []
+    for section, meaning in MEANINGS.items():
+        found = list_settings(section)
+        if section == "method":
+            found = [info for info in found if info.key == "name"]
+        parts += [f"## [{section}] {{ #{section} }}", f"{meaning[0].upper()}{meaning[1:]}.", settings_table(found)]
+    links = ", ".join(f"[{name}](methods/{name}.md#settings)" for name in all_methods())
+    return "\n\n".join([*parts, f"The other settings in `[method]` are the method's own: {links}."])
 
 
 def costs_table() -> str:
@@ -275,4 +286,5 @@ MARKERS = {
     "ideas": ideas_table,
     "method-classes": method_classes,
     "methods": methods_table,
+    "settings": all_settings,
 }

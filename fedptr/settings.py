@@ -37,16 +37,20 @@ BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 Effect = Literal["result", "cost", "nothing"]
 
 
-def setting(default: Any, doc: str, affects: Effect = "result", baseline: Any = None, **bounds: float) -> Any:
+def setting(
+    default: Any, doc: str, affects: Effect = "result", baseline: Any = None, example: Any = None, **bounds: float
+) -> Any:
     """A dataclass field with its help text, its range (`ge`, `gt`, `le`, `lt`) and what it affects.
 
     affects     "result": what comes out; "cost": how it is computed (rounding and seconds); "nothing": no bit of it
     baseline    the default that the setting had when it was added. Name it where you change a default, or where the
                 default of a new setting does not mean "as before": runs of earlier versions stay what they are
+    example     another value, for the list of settings; text needs one, for the rest `example_of` finds one
     """
     assert set(bounds) <= set(BOUNDS), bounds
     old = default if baseline is None else baseline
-    return field(default=default, metadata={"doc": doc, "bounds": bounds, "affects": affects, "baseline": old})
+    more = {"affects": affects, "baseline": old, "example": example}
+    return field(default=default, metadata={"doc": doc, "bounds": bounds, **more})
 
 
 def effect_of(spec: Field[Any]) -> Effect:
@@ -58,6 +62,48 @@ def effect_of(spec: Field[Any]) -> Effect:
 def baseline_of(spec: Field[Any]) -> Any:
     """The default that a setting had when it was added."""
     return spec.metadata.get("baseline", spec.default)
+
+
+def example_of(spec: Field[Any], hint: Any) -> Any:
+    """A value that a setting can have instead of its default: the declared example, or one that fits the type.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Walk:
+    ...     steps: int = setting(3, "how many steps", ge=1)
+    ...     pace: float = setting(1.0, "part of full speed", gt=0, le=1)
+    ...     shoes: Literal["boots", "none"] = setting("none", "what to wear")
+    >>> hints = typing.get_type_hints(Walk)
+    >>> [example_of(spec, hints[spec.name]) for spec in fields(Walk)]
+    [6, 0.5, 'boots']
+    """
+    default, bounds = spec.default, spec.metadata["bounds"]
+    if spec.metadata["example"] is not None:
+        return spec.metadata["example"]
+    candidates: list[Any] = []
+    for kind in split_union(hint):
+        if typing.get_origin(kind) is Literal:
+            candidates += typing.get_args(kind)
+        elif kind is bool:
+            candidates += [True, False]
+        elif kind is int:
+            candidates += [2 * default if type(default) is int else 10, 1, 2]
+        elif kind is float:
+            candidates += [default / 2 if isinstance(default, float) else 0.1, 0.1]
+    fits = (value for value in candidates if value != default and is_in_range(value, bounds))
+    return next(fits, default)
+
+
+def is_in_range(value: Any, bounds: Mapping[str, float]) -> bool:
+    """Whether a number keeps to its bounds; text and truth values have none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return not number or all(BOUNDS[op][1](value, bound) for op, bound in bounds.items())
+
+
+def choices_of(hint: Any) -> list[str]:
+    """The words that a setting takes, where it takes a few."""
+    literals = (kind for kind in split_union(hint) if typing.get_origin(kind) is Literal)
+    return [choice for kind in literals for choice in typing.get_args(kind)]
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

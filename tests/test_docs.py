@@ -25,6 +25,7 @@ from wait_until import PATIENCE, until
 import fedptr
 from fedptr.core.federation import Rounds
 from fedptr.methods import FedAvg, all_methods
+from fedptr.runs.describe_settings import MEANINGS, format_toml, list_settings
 
 pytestmark = pytest.mark.xdist_group("docs")  # so that the site is built once
 ROOT = Path(__file__).parent.parent
@@ -147,6 +148,18 @@ def test_every_method_has_a_page_from_its_code(site: Path, name: str) -> None:
     assert f'href="methods/{name}.html"' in (site / "index.html").read_text(encoding="utf-8")
     if name in ("scaffold", "fedptr"):
         assert page["how-it-is-done-here"].count("<li>") >= 4, "the numbered details are a list"
+
+
+def test_the_settings_page_has_every_key_of_a_plan(site: Path) -> None:
+    text = (site / "settings.html").read_text(encoding="utf-8")
+    _, *parts = re.split(r'<h2 id="(\w+)">\[', text)
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(found) == list(MEANINGS)
+    for section, part in found.items():
+        for info in list_settings(section) if section != "method" else []:
+            row = f"<td><code>{info.key}</code></td>\n<td><code>{html.escape(format_toml(info.default), quote=False)}"
+            assert row in part, info.place
+    assert all(f'href="methods/{name}.html#settings"' in found["method"] for name in all_methods())
 
 
 def test_what_was_not_measured_is_marked(site: Path) -> None:

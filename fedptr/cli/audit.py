@@ -13,9 +13,7 @@ auxiliary sets. Writes DIR/audit: audit.json, roc.png, roc.svg, and the shadow m
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("audit", help="attack a finished run: what does it give away?", description=WORDS)
     sub.add_argument("dir", metavar="DIR", help="the folder of a finished run")
-    sub.add_argument(
-        "--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary (default %(default)s)"
-    )
+    sub.add_argument("--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary")
     sub.add_argument(
         "--scale", choices=("smoke", "cpu", "paper"),
         help="2 shadows and 200 examples, 8, or 64 shadows and all examples, where these are not given",
@@ -25,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     sub.add_argument(
         "--shadow-trainer", choices=("federated", "centralised"), default="federated",
-        help="LiRA: shadows by the run's own plan, or of everybody's data by plain SGD (default %(default)s)",
+        help="LiRA: shadows by the run's own plan, or of everybody's data by plain SGD",
     )  # fmt: skip
     sub.add_argument(
         "--variance", choices=("auto", "shared", "example"), default="auto",
@@ -34,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sub.add_argument("--flip", action="store_true", help="LiRA: query an image and its mirror image")
     sub.add_argument(
         "--target", choices=("whole", "half"), default="whole",
-        help="attack the run itself, or its training repeated on half of the examples (default %(default)s)",
+        help="attack the run itself, or its training repeated on half of the examples",
     )  # fmt: skip
     sub.add_argument(
         "--examples", type=int, metavar="N", help="at most N members (default: all that can be, or by --scale)"

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedptr.cli.completion import complete_method_list, with_completer
 from fedptr.cli.options import (
     DATA_OPTIONS,
     ENGINE_OPTIONS,
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     words = "train several methods under the same conditions"
     sub = add_plan_command(commands, "compare", words, compare, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
-    sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
-    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds (default 1)")
+    several = sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
+    with_completer(several, complete_method_list)
+    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds")
     add_output_options(sub)
     add_tracker_options(sub)
 

@@ -6,6 +6,8 @@ import argparse
 import shutil
 import sys
 
+from fedptr.cli.completion import complete_dataset_names, complete_datasets, with_completer
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     data = subparsers.add_parser("data", help="list, get and check datasets")
@@ -15,10 +17,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     listing = commands.add_parser("list", parents=[common], help="the known datasets, and where they were found")
     listing.set_defaults(handler=list_datasets)
     getting = commands.add_parser("get", parents=[common], help="fetch datasets into the data folder")
-    getting.add_argument("names", nargs="+", metavar="NAME")
+    with_completer(getting.add_argument("names", nargs="+", metavar="NAME"), complete_dataset_names)
     getting.set_defaults(handler=get_datasets)
     checking = commands.add_parser("check", parents=[common], help="decode a dataset again and verify it")
-    checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
+    which = checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
+    with_completer(which, complete_datasets)
     checking.set_defaults(handler=check_dataset)
 
 

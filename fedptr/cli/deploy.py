@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedptr.cli.options import add_set_option
 from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
 from fedptr.messages import install_command
@@ -50,22 +51,19 @@ def add_parser(commands: Commands) -> None:
 
 
 def add_init(parts: Commands) -> None:
-    init = parts.add_parser(
-        "init", help="write a folder with everything that server and nodes need", allow_abbrev=False
-    )
+    words = "write a folder with all that server and nodes need"
+    more = f"{words[0].upper()}{words[1:]}. (`fedptr init` writes a plan to start from.)"
+    init = parts.add_parser("init", help=words, description=more, allow_abbrev=False)
     init.add_argument("dir", metavar="DIR", help="a new folder")
     init.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from")
     init.add_argument(
         "--nodes", required=True, metavar="NAME,NAME,…", help="the nodes; NAME=DATA says where its data is"
     )
     init.add_argument("--host", default="localhost", metavar="HOST", help="the server, as nodes reach it")
-    init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port (default 8000)")
-    init.add_argument(
-        "--days", type=int, default=365, metavar="N", help="how long certificates are valid (default 365)"
-    )
+    init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port")
+    init.add_argument("--days", type=int, default=365, metavar="N", help="how many days certificates are valid")
     init.add_argument("--insecure", action="store_true", help="no encryption, no keys: for a trial on one machine only")
-    init.add_argument("--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE",
-                      help="change any setting of the plan, or deploy.KEY of the rules")  # fmt: skip
+    add_set_option(init, "change any setting of the plan, or deploy.KEY of the rules")
     init.set_defaults(handler=init_command)
 
 
@@ -76,12 +74,11 @@ def require_flower() -> None:
 
 def init_command(args: argparse.Namespace) -> int:
     require_flower()
-    from fedptr.cli.plan_options import parse_assignments
     from fedptr.engines.flower.setup.init_federation import Federation, init_federation
     from fedptr.messages import print_notice
     from fedptr.runs import plan as planning
 
-    pairs = list(parse_assignments(args.assignments))
+    pairs = args.assignments
     rules = planning.assign_settings({}, [pair for pair in pairs if pair[0].startswith("deploy.")]).get("deploy", {})
     tables: dict[str, Any] = planning.read_plan(args.plan) if args.plan else {}
     # By default, a lost node does not stop a run over a network.

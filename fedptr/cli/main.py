@@ -16,6 +16,7 @@ from fedptr.cli import (
     data,
     deploy,
     export,
+    init,
     methods,
     partition,
     predict,
@@ -24,33 +25,32 @@ from fedptr.cli import (
     results,
     resume,
     run,
+    settings,
     status,
     theory,
 )
+from fedptr.cli.completion import complete_command_line
+from fedptr.cli.help_formatter import HelpFormatter
 from fedptr.errors import ClientError, UserError
 from fedptr.runs.lock import StoppedError
 from fedptr.settings import unknown_name_error
 
 COMMANDS = (
-    run,
-    compare,
-    resume,
-    partition,
-    report,
-    predict,
-    export,
-    audit,
-    results,
-    data,
-    deploy,
-    status,
-    reproduce,
-    theory,
-    methods,
-)
+    init, run, compare, resume, status, report, predict, export,
+    methods, settings, data, partition, audit, deploy, reproduce, results, theory,
+)  # fmt: skip
 
 
 class CommandParser(argparse.ArgumentParser):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **how})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """An unknown command is answered with the closest one."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            raise unknown_name_error(value, value, action.choices, f"a command of `{self.prog}`")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the whole usage."""
         raise UserError(f"{message}; see `{self.prog} --help`")
@@ -84,7 +84,9 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="replace")  # a terminal without β shows a question mark
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        complete_command_line(parser)
+        args = parser.parse_args(argv)
         code: int = args.handler(args)
         sys.stdout.flush()
         return code

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
-import typing
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from fedptr.cli.completion import complete_methods, with_completer
 from fedptr.cli.reflow_docstring import reflow_docstring
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("methods", help="list the methods, or describe one")
-    sub.add_argument("name", nargs="?", metavar="NAME")
+    with_completer(sub.add_argument("name", nargs="?", metavar="NAME"), complete_methods)
     sub.set_defaults(handler=methods)
 
 
@@ -51,19 +49,20 @@ def print_method(console: Console, method: type[Method]) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from fedptr.settings import describe_type
+    from fedptr.methods import method_address
+    from fedptr.runs.describe_settings import format_toml, list_settings
 
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
     words = inspect.getdoc(inspect.getmodule(method)) or ""
     console.print(reflow_docstring(words, min(console.width, 120)), "", sep="\n")
     console.print(f"{describe_cost(method)} (in model sizes)\ncite: {method.cite}\n")
-    hints = typing.get_type_hints(method)
     table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
-    for f in fields(method):
-        takes = f"\ntakes {describe_type(hints[f.name], f.metadata['bounds'])}"
-        table.add_row(f.name, json.dumps(f.default), Text(f.metadata["doc"]).append(takes, style="dim"))
+    own = [info for info in list_settings("method", method_address(method)) if info.key != "name"]
+    for info in own:
+        takes = f"\ntakes {info.takes}"
+        table.add_row(info.key, format_toml(info.default), Text(info.meaning).append(takes, style="dim"))
     console.print(table)
-    console.print(f"Set them in [method] of a plan, or with --set method.{fields(method)[-1].name}=… and so on.")
+    console.print(f"Set them in [method] of a plan, or with --set, as in --set {own[-1].assignment}")
 
 
 def describe_cost(method: type[Method]) -> str:

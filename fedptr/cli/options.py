@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fedptr.cli.completion import complete_assignment, complete_setting, with_completer
+from fedptr.errors import UserError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -13,7 +16,7 @@ Options = dict[str, tuple[str, str, str]]  # option -> the setting it stands for
 DATA_OPTIONS = {
     "--dataset": ("data.name", "D", "digits, fashion-mnist, cifar10, cifar100, tiny-imagenet, an .npz or a folder"),
     "--data-dir": ("data.dir", "DIR", "folder of datasets to look into first"),
-    "--subset": ("data.subset", "N", "class-balanced subset of this many training images"),
+    "--subset": ("data.subset", "N", "class-balanced subset of this many training images; 0 = all"),
     "--clients": ("split.clients", "N", "number of clients"),
     "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity or iid"),
     "--alpha": ("split.alpha", "A", "Dirichlet concentration; small = very different clients"),
@@ -28,7 +31,7 @@ RUN_OPTIONS = {
     "--batch": ("local.batch", "B", "local batch size"),
     "--epochs": ("local.epochs", "E", "local epochs"),
     "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18, linear or module:factory"),
-    "--width": ("model.width", "W", "channels or hidden units"),
+    "--width": ("model.width", "W", "channels or hidden units; 0 = by model"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
     "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
     "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
@@ -39,6 +42,30 @@ ENGINE_OPTIONS = {
 }
 
 
+METHOD_OPTION = {"--method": ("method.name", "M", "see `fedptr methods`")}
+PATHS = ("data.dir", "split.file")  # which the shell completes by itself
+
+
+class Assign(argparse.Action):
+    """Adds `section.key` and its value to `assignments`, for an option or for `--set`: the later one wins."""
+
+    def __init__(self, option_strings: list[str], dest: str, place: str = "", **how: Any) -> None:
+        super().__init__(option_strings, "assignments", default=(), **how)
+        self.place = place  # the setting that the option stands for; empty for --set
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        pair = (self.place, value) if self.place else parse_assignment(value)
+        namespace.assignments = (*namespace.assignments, pair)
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """`section.key=value` as its two parts."""
+    place, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--set {text} has no value; write it as section.key=value, e.g. run.rounds=20")
+    return place.strip(), value.strip()
+
+
 def add_plan_command(
     commands: Commands, name: str, words: str, handler: Callable[[argparse.Namespace], int], *options: Options
 ) -> argparse.ArgumentParser:
@@ -46,9 +73,7 @@ def add_plan_command(
     sub = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
     sub.add_argument("plan", nargs="?", metavar="PLAN.toml", help="settings to start from; options change them")
     add_setting_options(sub, *options)
-    sub.add_argument(
-        "--set", dest="assignments", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change any setting"
-    )
+    add_set_option(sub, "change any setting; see `fedptr settings`")
     sub.add_argument(
         "--preset",
         choices=("laptop", "paper"),
@@ -62,7 +87,14 @@ def add_plan_command(
 def add_setting_options(sub: argparse.ArgumentParser, *options: Options) -> None:
     for group in options:
         for option, (place, metavar, help_) in group.items():
-            sub.add_argument(option, dest=place, metavar=metavar, help=help_)
+            action = sub.add_argument(option, action=Assign, place=place, metavar=metavar, help=help_)
+            if place not in PATHS:
+                with_completer(action, complete_setting(place))
+
+
+def add_set_option(sub: argparse.ArgumentParser, words: str) -> None:
+    action = sub.add_argument("--set", action=Assign, metavar="SECTION.KEY=VALUE", help=words)
+    with_completer(action, complete_assignment)
 
 
 def add_output_options(sub: argparse.ArgumentParser) -> None:

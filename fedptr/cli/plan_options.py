@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedptr.data.sources import SOURCES
@@ -18,13 +18,12 @@ from fedptr.runs.plan import Plan, Tables
 
 
 def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
-    """The plan file's tables, changed by the options and then by `--set`; paths that exist become absolute.
+    """The plan file's tables, changed by options and `--set` in their order; paths that exist become absolute.
 
     What they do not say is the dataset's default, or the paper's. `names`: the methods, if not the one in [method].
     """
     tables = planning.read_plan(args.plan) if args.plan else {}
-    options = [(place, value) for place, value in vars(args).items() if "." in place and value is not None]
-    tables = planning.assign_settings(tables, [*options, *parse_assignments(args.assignments)])
+    tables = planning.assign_settings(tables, args.assignments)
     if getattr(args, "combine_with", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
         chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.combine_with}"
     for section, key in (("data", "name"), ("data", "dir"), ("data", "features"), ("split", "file")):
@@ -62,16 +61,7 @@ def add_paper_settings(tables: Tables) -> Tables:
     return result
 
 
-def parse_assignments(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """`section.key=value` as its two parts."""
-    for text in texts:
-        place, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set {text} has no value; write it as section.key=value, e.g. run.rounds=20")
-        yield place.strip(), value.strip()
-
-
 def check_engine_options(plan: Plan, args: argparse.Namespace) -> None:
-    if vars(args)["machine.ray_address"] is not None and plan.machine.engine != "ray":
+    if "machine.ray_address" in dict(args.assignments) and plan.machine.engine != "ray":
         raise UserError("--ray-address is for --engine ray; add that, or leave the address out")
     check_engine(plan.machine)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("report", help="one HTML page of runs and comparisons")
     sub.add_argument("dirs", nargs="+", metavar="DIR", help="folders of runs, comparisons or reproductions")
-    sub.add_argument(
-        "-o", "--out", default="report.html", metavar="FILE", help="the page to write (default report.html)"
-    )
+    sub.add_argument("-o", "--out", default="report.html", metavar="FILE", help="the page to write")
     sub.add_argument("--force", action="store_true", help="replace an existing file")
     sub.set_defaults(handler=report)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedptr.cli.completion import complete_recipes, with_completer
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.lock import StoppedError
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("reproduce", help="run a table or figure of the paper by name", allow_abbrev=False)
-    sub.add_argument("recipe", nargs="?", metavar="RECIPE", help="table1 … figure6, a sweep; see --list")
+    recipe = sub.add_argument("recipe", nargs="?", metavar="RECIPE", help="table1 … figure6, a sweep; see --list")
+    with_completer(recipe, complete_recipes)
     sub.add_argument("--list", action="store_true", help="list the recipes")
     sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
-    sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size (default cpu)")
-    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds (default 3)")
+    sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size")
+    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds")
     sub.add_argument(
         "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; can be raised later"
     )

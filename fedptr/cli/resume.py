@@ -24,7 +24,11 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("dir", metavar="DIR", help="its folder")
     more = "continue to this round instead of the last one of the plan; also when it is finished"
     sub.add_argument("--rounds", type=int, metavar="N", help=more)
-    add_setting_options(sub, ENGINE_OPTIONS)
+    kept = {
+        option: (place, metavar, f"{words}; default: as in its plan")
+        for option, (place, metavar, words) in ENGINE_OPTIONS.items()
+    }
+    add_setting_options(sub, kept)
     sub.set_defaults(handler=resume)
 
 
@@ -70,9 +74,7 @@ def change_engine(plan: Plan, args: argparse.Namespace) -> Plan:
     from fedptr.compute.workload import MachinePlan
     from fedptr.settings import build_settings
 
-    chosen = {
-        place.partition(".")[2]: value for place, value in vars(args).items() if "." in place and value is not None
-    }
+    chosen = {place.partition(".")[2]: value for place, value in args.assignments}
     plan = replace(plan, machine=build_settings(MachinePlan, {**asdict(plan.machine), **chosen}, "machine"))
     check_engine_options(plan, args)
     return plan

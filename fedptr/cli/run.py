@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedptr.cli.options import (
     DATA_OPTIONS,
     ENGINE_OPTIONS,
+    METHOD_OPTION,
     RUN_OPTIONS,
     add_output_options,
     add_plan_command,
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    sub = add_plan_command(commands, "run", "train one method", run, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
-    sub.add_argument("--method", dest="method.name", metavar="M", help="see `fedptr methods`")
+    sub = add_plan_command(
+        commands, "run", "train one method", run, METHOD_OPTION, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS
+    )
     sub.add_argument("--with", dest="combine_with", choices=("ptr",), help="add FedPTR: the method NAME+ptr")
     add_output_options(sub)
     add_tracker_options(sub)

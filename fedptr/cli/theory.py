@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     words = "measure FedPTR's rate of convergence, and check its theorem's conditions"
     sub = commands.add_parser("theory", help=words)
-    sub.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="default %(default)s")
-    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind (default 1)")
+    sub.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="lengths of the runs")
+    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind")
     add_output_options(sub)
     sub.set_defaults(handler=theory)
 

@@ -14,8 +14,12 @@ from fedptr.settings import setting
 
 @dataclass(frozen=True)
 class MachinePlan:
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU if there is one", affects="cost")
-    threads: int = setting(0, "CPU threads; 0 = every core this process may use", affects="cost", ge=0, le=1024)
+    device: str = setting(
+        "auto", "auto, cpu, cuda, cuda:1, mps …; auto = a GPU if there is one", affects="cost", example="cpu"
+    )
+    threads: int = setting(
+        0, "CPU threads; 0 = every core this process may use", affects="cost", example=4, ge=0, le=1024
+    )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "compile the model; auto = for long runs (minutes)", affects="cost"
     )
@@ -23,6 +27,7 @@ class MachinePlan:
         "auto",
         "MB of clients' states kept in memory, the rest on disk; auto = 32, or less if little is free",
         affects="nothing",
+        example=256,
         ge=0,
     )
     memory_check: bool = setting(True, "refuse a run whose estimated memory does not fit", affects="nothing")
@@ -30,10 +35,10 @@ class MachinePlan:
         "local", "run clients in this process, or in Ray workers", affects="nothing"
     )
     ray_address: str = setting(
-        "", "a Ray cluster, as host:port or auto; empty = start Ray on this machine", affects="nothing"
+        "", "a Ray cluster, as host:port or auto; empty = start Ray on this machine", affects="nothing", example="auto"
     )
     workers: int = setting(
-        0, "Ray: worker processes; 0 = as many as the cores allow", affects="nothing", ge=0, le=100_000
+        0, "Ray: worker processes; 0 = as many as the cores allow", affects="nothing", example=4, ge=0, le=100_000
     )
 
 

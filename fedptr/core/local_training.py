@@ -32,10 +32,12 @@ class Local:
 
     lr: float = setting(0.01, "local learning rate η_l", gt=0)
     momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
-    weight_decay: float = setting(0.0, "weight decay, part of the clipped gradient", ge=0)
-    clip: float = setting(0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", ge=0)
-    decay: float = setting(1.0, "factor on the learning rate per round", gt=0, le=1)
-    batch: int = setting(500, "batch size B; the last, smaller batch is kept", ge=1)
+    weight_decay: float = setting(0.0, "weight decay, part of the clipped gradient", example=0.001, ge=0)
+    clip: float = setting(
+        0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", example=10.0, ge=0
+    )
+    decay: float = setting(1.0, "factor on the learning rate per round", example=0.99, gt=0, le=1)
+    batch: int = setting(500, "batch size B; the last, smaller batch is kept", example=32, ge=1)
     epochs: int = setting(1, "local epochs E", ge=1)
     gamma: float = setting(0.0, "stop when ‖∇h‖ is at most γ times its starting value; 0 = train E epochs", ge=0, lt=1)
     max_epochs: int = setting(50, "limit on the epochs when gamma is set", ge=1)

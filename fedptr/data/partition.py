@@ -37,7 +37,7 @@ class SplitPlan:
         "dirichlet", "dirichlet draws the clients' shares of each class; dirichlet-by-client, each client's class mix"
     )
     clients: int = setting(10, "number of clients", ge=1, le=100_000)
-    alpha: float = setting(0.04, "Dirichlet concentration: small is heterogeneous", gt=0, le=1e6)
+    alpha: float = setting(0.04, "Dirichlet concentration: small is heterogeneous", example=0.5, gt=0, le=1e6)
     min_size: int = setting(10, "smallest allowed client, in samples; 0 allows empty clients", ge=0)
     policy: Literal["redraw", "repair"] = setting(
         "redraw", "for clients below min_size: draw again, or move samples to them from the largest clients"
@@ -47,7 +47,7 @@ class SplitPlan:
     classes: int = setting(2, "classes per client, for kind classes", ge=1)
     sigma: float = setting(1.0, "spread of the log-normal client sizes, for kind quantity", ge=0, le=10)
     seed: int = setting(0, "separate from run.seed, so that runs can share a split", ge=0, lt=2**32)
-    file: str = setting("", "use this saved split instead of drawing one")
+    file: str = setting("", "use this saved split instead of drawing one", example="split.json")
     test: Literal["auto", "shares", "holdout", "none"] = setting(
         "auto",
         "a test set for every client: shares = test images in its own class shares, holdout = a part of its own data; "

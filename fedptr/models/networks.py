@@ -17,9 +17,13 @@ from fedptr.types import Shape
 
 @dataclass(frozen=True)
 class ModelPlan:
-    name: str = setting("convnet", "convnet, mlp, lenet, resnet18, linear, or your own model as module:factory")
-    width: int = setting(0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 64)", ge=0)
-    depth: int = setting(3, "blocks of the convnet", ge=1, le=8)
+    name: str = setting(
+        "convnet", "convnet, mlp, lenet, resnet18, linear, or your own model as module:factory", example="mlp"
+    )
+    width: int = setting(
+        0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 64)", example=32, ge=0
+    )
+    depth: int = setting(3, "blocks of the convnet", example=2, ge=1, le=8)
 
 
 class ConvNet(nn.Sequential):

@@ -37,7 +37,7 @@ ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of the Rényi divergence
 
 @dataclass(frozen=True)
 class Privacy:
-    clip: float = setting(0.0, "clip a client's step to this norm C; 0 = no differential privacy", ge=0)
+    clip: float = setting(0.0, "clip a client's step to this norm C; 0 = no differential privacy", example=1.0, ge=0)
     noise: float = setting(1.0, "noise multiplier z: the sum of the steps gets noise of deviation z·C", gt=0)
     delta: float = setting(1e-5, "δ of the reported (ε, δ); choose it far below 1 / clients", gt=0, lt=1)
     randomness: Literal["system", "seed"] = setting(

@@ -13,6 +13,7 @@ from fedptr.runs import lock
 
 CHECKPOINTS = "checkpoint"
 BEST = "best.safetensors"
+FAILURE = "failure.txt"
 AUDIT = "audit"  # with the runs of its shadows, which are no results of their own
 WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states", AUDIT}  # folders in which everything is ours
 PICTURES = r"round\d{4,}\.(png|safetensors)"  # in auxiliary/
@@ -32,6 +33,7 @@ RUN_FILES = (
     "deploy.toml",
     "flower.json",
     "status.json",
+    FAILURE,
     lock.NAME,
 )
 COMPARISON_FILES = ("compare.toml", "compare.json", "table.md", "curves.png", "curves.svg", "report.html")

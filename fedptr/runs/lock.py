@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fedptr.errors import UserError
 
 NAME = "lock"
+TRIES, PAUSE = 5, 0.02  # seconds
 
 
 class StoppedError(Exception):
@@ -32,12 +34,15 @@ def locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     with open(folder / NAME, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"{folder} is in use by {describe_holder(folder)}; wait for it, or choose another folder"
-            ) from None
+        for left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not left:
+                    words = f"{folder} is in use by {describe_holder(folder)}"
+                    raise UserError(f"{words}; wait for it, or choose another folder") from None
+                time.sleep(PAUSE)  # it may only be somebody who looks
         file.truncate(0)
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))
@@ -45,12 +50,32 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def describe_holder(folder: Path) -> str:
+def is_folder_in_use(folder: Path) -> bool:
+    """Whether a process holds the folder. To look is to hold it for an instant, for which `locked` waits."""
+    import fcntl
+
+    try:
+        with open(folder / NAME, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock
+        return False
+
+
+def read_holder(folder: Path) -> dict[str, Any] | None:
+    """Who holds the folder, or held it last: `pid`, `host` and `since`."""
     try:
         who = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return f"process {who['pid']} on {who['host']} since {who['since']}"
+        return {name: who[name] for name in ("pid", "host", "since")}
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return None
+
+
+def describe_holder(folder: Path) -> str:
+    who = read_holder(folder)
+    return f"process {who['pid']} on {who['host']} since {who['since']}" if who else "another process"
 
 
 class StopRequest:

@@ -42,10 +42,12 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class DataPlan:
-    name: str = setting("digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder")
-    dir: str = setting("", "a folder of datasets to look into first", affects="nothing")
-    subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", ge=0)
-    subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", ge=0)
+    name: str = setting(
+        "digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder", example="cifar10"
+    )
+    dir: str = setting("", "a folder of datasets to look into first", affects="nothing", example="datasets")
+    subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", example=2000, ge=0)
+    subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", example=1000, ge=0)
     seed: int = setting(0, "seed of the subset", ge=0)
     number: int = setting(0, "which of the subsets of this size and seed, which share no image; from 0", ge=0)
     pool: Literal["train", "all"] = setting(
@@ -66,8 +68,9 @@ class OutputPlan:
     )
     sets: int = setting(
         0,
-        "save all owners' auxiliary sets after round 1, every N rounds and the last",
+        "save all owners' auxiliary sets after round 1, every N rounds and the last; 0 = never",
         affects="nothing",
+        example=10,
         ge=0,
     )
     best: bool = setting(False, "keep the weights of the most accurate round too", affects="nothing")

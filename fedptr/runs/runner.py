@@ -8,6 +8,7 @@ checkpoint/          the last two checkpoints; one when the run is finished; whi
                      memory has no room for
 audit/               what `fedptr audit` found, and the shadow models it trained
 summary.json         the result, its cost, and what it was made with
+failure.txt          why the run failed, if it did; a resume removes it
 class_scores.json    the final global model's accuracy on every class, and what it confuses
 weights.safetensors  the final global model, by parameter name
 model.json           what is needed to use it: network, preprocessing, class names; see fedptr.core.predictor
@@ -43,7 +44,7 @@ from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.class_scores import write_class_scores
 from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
-from fedptr.runs.folder import CHECKPOINTS
+from fedptr.runs.folder import CHECKPOINTS, FAILURE
 from fedptr.runs.lock import StoppedError, StopRequest, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
@@ -91,7 +92,8 @@ def resume_run(
     with locked(out):
         extend.check_extension(out, plan, rounds)
         kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
-        experiment = prepare_experiment(kept)
+        with note_failure(out):
+            experiment = prepare_experiment(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
             start, history = load_newest_checkpoint(out, plan, same, device, state_store)
@@ -135,6 +137,7 @@ def run_rounds(
     )
     e, p = experiment, plan
     with (
+        note_failure(out),
         contextlib.closing(history),
         trackers.track_rounds(out, history.records) as track,
         engine(plan, experiment) as visits,
@@ -152,6 +155,20 @@ def run_rounds(
         runs = federate(p.method, e.task, e.clients, *asked)
         run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
     return finish_run(plan, experiment, out, run, store, history), history.records
+
+
+@contextlib.contextmanager
+def note_failure(out: Path) -> Iterator[None]:
+    """Writes down why a run fails, for `fedptr status`; to be stopped is not to fail."""
+    (out / FAILURE).unlink(missing_ok=True)
+    try:
+        yield
+    except StoppedError:
+        raise
+    except Exception as error:
+        with contextlib.suppress(OSError):  # a full disk must not hide what it did to the run
+            write_text(out / FAILURE, " ".join(str(error).split()) + "\n")
+        raise
 
 
 def record_rounds(

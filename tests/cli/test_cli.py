@@ -126,7 +126,10 @@ def test_data_is_listed(capsys: Capture) -> None:
     ("argv", "words"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["rnu"], "invalid choice: 'rnu' (choose from 'run', 'compare'"),
+        (["rnu"], "rnu is not a command of `fedptr`; did you mean run?"),
+        (["comapre", "--seeds", "2"], "comapre is not a command of `fedptr`; did you mean compare?"),
+        (["data", "lits"], "lits is not a command of `fedptr data`; did you mean list?"),
+        (["xyzzy"], "xyzzy is not a command of `fedptr`; choose from: init, run, compare"),
         (["data"], "required: COMMAND; see `fedptr data --help`"),
         (["run", "--rouns", "3"], "--rouns is not an option of `fedptr run`; did you mean --rounds?"),
         (["compare", "--method", "fedavg"], "--method is not an option of `fedptr compare`; did you mean --methods?"),

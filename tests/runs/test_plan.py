@@ -52,13 +52,15 @@ def test_a_written_plan_is_complete_and_read_back(tmp_path: Path) -> None:
 
 
 def test_order_of_precedence(tmp_path: Path) -> None:
-    """The defaults, then [methods.NAME], then the plan, then options, then --set."""
+    """The defaults, then [methods.NAME], then the plan, then options and --set, of which the later wins."""
     path = tmp_path / "plan.toml"
     path.write_text("[run]\nrounds = 3\nseed = 4\n[methods.fedptr]\nlam = 0.5\nH = 3\n[method]\nH = 4\n", "utf-8")
     plan = plan_of(str(path), "--rounds", "5", "--set", "method.R=6")
     assert (plan.run.rounds, plan.run.seed, plan.run.participation) == (5, 4, 1.0)
     assert (plan.method.lam, plan.method.H, plan.method.R) == (0.5, 4, 6)  # type: ignore[attr-defined]
     assert plan_of(str(path), "--rounds", "5", "--set", "run.rounds=6").run.rounds == 6
+    assert plan_of(str(path), "--set", "run.rounds=6", "--rounds", "5").run.rounds == 5
+    assert plan_of(str(path), "--set", "run.rounds=6", "--rounds", "5", "--set", "run.rounds=7").run.rounds == 7
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def redeclare_setting(cls: type, name: str, here: str) -> tuple[str, Any, Any]:
     return (
         here,
         typing.get_type_hints(cls)[name],
-        setting(f.default, doc, effect_of(f), baseline_of(f), **f.metadata["bounds"]),
+        setting(f.default, doc, effect_of(f), baseline_of(f), f.metadata["example"], **f.metadata["bounds"]),
     )
 
 

@@ -60,7 +60,7 @@ class Trajectory:
     )
     lr_beta: float = setting(1e-5, "step size on β; 0 = β is not learned", ge=0)
     mtt_momentum: float = setting(0.5, "momentum of both matching optimisers", ge=0, lt=1)
-    aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", ge=0)
+    aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", example=50, ge=0)
     dsa: bool = setting(True, "augment the auxiliary images in matching")
     mtt_every: int | Literal["once"] = setting(1, 'match every p rounds, or "once"', ge=1)
     mtt_max_loss: float = setting(1.0, "a matching that ends at this loss or above is not projected with", gt=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server import deploy_plan, status_file
 from fedptr.engines.flower.setup.init_federation import REGISTER, read_federation, read_register
 from fedptr.errors import UserError
-from fedptr.runs import lock
+from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import Record, whole_lines
 
@@ -131,15 +130,3 @@ def follow_run(out: Path, show: Callable[[Record], None]) -> None:
         elif time.time() > alive:
             raise UserError(f"the server of {out} has ended; see Flower's log, then resume with `fedptr resume {out}`")
         time.sleep(0.5)
-
-
-def is_folder_in_use(out: Path) -> bool:
-    """Whether a process uses the run folder."""
-    try:
-        with open(out / lock.NAME, encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedptr.engines.flower.server import status_file
-from fedptr.engines.flower.setup.launch_run import is_folder_in_use
 from fedptr.errors import UserError
+from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
 
 PAUSE = 2.0  # seconds
