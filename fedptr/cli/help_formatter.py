@@ -6,6 +6,7 @@ import argparse
 import json
 
 from fedptr.cli.read_source import read_settings
+from fedptr.runs.laptop_settings import words_by_dataset
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -20,6 +21,8 @@ class HelpFormatter(argparse.HelpFormatter):
 def find_default(action: argparse.Action) -> str:
     """The default in words; empty where there is none to show. An option for a setting has the setting's."""
     if place := getattr(action, "place", ""):
+        if words := words_by_dataset(place):
+            return f"by dataset: {words}"
         value = read_settings()[place].default
         return value if isinstance(value, str) else json.dumps(value)
     return str(action.default) if action.default and action.default != argparse.SUPPRESS else ""

@@ -41,6 +41,7 @@ def init(args: argparse.Namespace) -> int:
         raise UserError(f"{path} cannot be written: there is no folder {path.parent}; create it first")
 
     from fedptr.atomic_files import write_text
+    from fedptr.runs.dataset_defaults import settle_method, with_dataset_defaults
     from fedptr.runs.plan import assign_settings
     from fedptr.runs.write_plan import write_commented_plan
 
@@ -53,6 +54,7 @@ def init(args: argparse.Namespace) -> int:
             print()
             print_notice("stopped; no plan was written")
             return 130
+    tables = settle_method(with_dataset_defaults(tables)[0])
     write_text(path, write_commented_plan(tables, str(path)))
     print(f"plan: {path}\nstart it: fedptr run {path}")
     return 0
@@ -60,6 +62,7 @@ def init(args: argparse.Namespace) -> int:
 
 def ask_questions(tables: Tables) -> Tables:
     """Asks for what the options did not say; Enter takes the default, and a wrong answer is asked for again."""
+    from fedptr.runs.dataset_defaults import with_dataset_defaults
     from fedptr.runs.plan import assign_settings, check_plan
 
     print("Enter takes the value in brackets.")
@@ -67,7 +70,7 @@ def ask_questions(tables: Tables) -> Tables:
         section, _, key = place.partition(".")
         if key in tables.get(section, {}):
             continue
-        plan = check_plan(tables)
+        plan = check_plan(with_dataset_defaults(tables)[0])
         default = plan.method.name if place == "method.name" else getattr(getattr(plan, section), key)
         while answer := input(f"{option.removeprefix('--')} ({words}) [{default}]: ").strip():
             try:

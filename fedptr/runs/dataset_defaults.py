@@ -8,39 +8,23 @@ learning rate of 0.03 suits all methods (results/README.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedptr import methods
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.combine import ptr_setting_name
 from fedptr.methods.ptr.trajectory import Trajectory
+from fedptr.runs.laptop_settings import (
+    DEFAULTS,
+    MATCHING,
+    ON_CLIENTS,
+    ON_SERVER,
+    OWN_DATA,
+    SHOWN,
+    USUAL_MATCHING,
+    Settings,
+)
 from fedptr.runs.plan import DataPlan, Tables
-
-Settings = Mapping[str, Any]
-PHOTOGRAPHS: Settings = {"model.width": 32, "local.lr": 0.03, "local.batch": 50, "run.rounds": 50}
-DEFAULTS: Mapping[str, Settings] = {
-    "digits": {
-        "model.width": 16,
-        "model.depth": 2,
-        "local.lr": 0.1,
-        "local.batch": 32,
-        "run.rounds": 30,
-        "split.min_size": 20,
-        "machine.threads": 1,  # with a model this small a second thread only waits for the first
-    },
-    "fashion-mnist": {**PHOTOGRAPHS, "run.rounds": 30},
-    "cifar10": PHOTOGRAPHS,
-    "cifar100": {**PHOTOGRAPHS, "model.width": 64, "run.rounds": 100},
-    "tiny-imagenet": {**PHOTOGRAPHS, "model.width": 64, "model.depth": 4, "run.rounds": 100},
-}
-OWN_DATA: Settings = {**PHOTOGRAPHS, "local.batch": 32}
-# Of FedPTR, which learns its auxiliary data in every round: on the server once, or on every client.
-SMALL_IMAGES: Settings = {"beta": "auto", "lr_img": "auto", "reach": 1.0, "R": 5, "ipc": 3, "dsa": False}
-MATCHING: Mapping[str, Settings] = {"digits": SMALL_IMAGES}
-USUAL_MATCHING: Settings = {"beta": "auto", "lr_img": "auto", "H": 4}
-ON_SERVER, ON_CLIENTS = {"digits": 3}, {"digits": 1}  # H
-SHOWN = ("model.width", "local.batch", "local.lr", "run.rounds")
 
 
 def dataset_name(tables: Tables) -> str:
@@ -85,3 +69,14 @@ def add_matching_defaults(tables: Tables, shared: Settings, name: str, dataset: 
         key = ptr_setting_name(method, key)
         if key in method.__dataclass_fields__ and key not in shared and isinstance(own, dict):
             own.setdefault(key, value)
+
+
+def settle_method(tables: Tables) -> Tables:
+    """The tables with what [methods.NAME] holds for the chosen method in [method] itself."""
+    result = copy.deepcopy(tables)
+    chosen, several = result.setdefault("method", {}), result.get("methods", {})
+    own = several.pop(chosen.get("name", FedPTR.name), {})
+    result["method"] = {**own, **chosen}
+    if "methods" in result and not several:
+        del result["methods"]
+    return result

@@ -10,6 +10,7 @@ from typing import Any
 from fedptr.errors import UserError
 from fedptr.methods import find_method
 from fedptr.methods.fedptr import FedPTR
+from fedptr.runs.laptop_settings import words_by_dataset
 from fedptr.runs.plan import SECTIONS
 from fedptr.settings import choices_of, describe_type, effect_of, example_of, unknown_name_error
 
@@ -71,7 +72,7 @@ def list_settings(section: str, method: str = FedPTR.name) -> list[SettingInfo]:
             spec.default,
             describe_type(hints[spec.name], spec.metadata["bounds"]),
             choices_of(hints[spec.name]),
-            spec.metadata["doc"],
+            describe_meaning(f"{section}.{spec.name}", spec.metadata["doc"]),
             effect_of(spec),
             example_of(spec, hints[spec.name]),
         )
@@ -82,6 +83,12 @@ def list_settings(section: str, method: str = FedPTR.name) -> list[SettingInfo]:
         name = SettingInfo(section, "name", FedPTR.name, takes, [], "the method", "result", "scaffold")
         return [name, *found]
     return found
+
+
+def describe_meaning(place: str, words: str) -> str:
+    """With the defaults by dataset, where there are any: the setting's own is the paper's."""
+    by_dataset = words_by_dataset(place)
+    return f"{words}; default by dataset: {by_dataset} (--preset paper: as shown)" if by_dataset else words
 
 
 def select_settings(what: str | None, method: str = FedPTR.name) -> list[SettingInfo]:

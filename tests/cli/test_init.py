@@ -15,6 +15,7 @@ from wait_until import PATIENCE
 
 from fedptr.cli.main import main
 from fedptr.methods import all_methods
+from fedptr.runs.dataset_defaults import with_dataset_defaults
 from fedptr.runs.plan import check_plan, parse_toml, read_plan
 from fedptr.runs.write_plan import RARE, write_commented_plan
 
@@ -77,7 +78,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert check_plan(read_plan(tmp_path / "plan.toml")) == check_plan({})
+    assert check_plan(read_plan(tmp_path / "plan.toml")) == check_plan(with_dataset_defaults({})[0])
 
 
 def refused(capsys: Capture, *argv: str) -> str:
