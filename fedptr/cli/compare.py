@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    from fedptr.cli.plan_options import build_tables, check_engine_options
+    from fedptr.cli.plan_options import build_tables, check_engine_options, print_defaults
     from fedptr.methods import paper_methods
     from fedptr.runs import compare as comparing
     from fedptr.runs import trackers
@@ -55,6 +55,7 @@ def compare(args: argparse.Namespace) -> int:
     # Errors in data, split or model are raised before the folder is claimed.
     experiment = prepare_experiment(first)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
+    print_defaults(args, first)
     warn_of_large_batch(first, experiment)
     trackers.mark_trackers(out, args.trackers)
     comparing.write_comparison(tables, names, args.seeds, out)

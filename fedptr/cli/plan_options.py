@@ -36,16 +36,20 @@ def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
         here = Path(args.plan).resolve().parent / name  # a run folder holds its own split
         if not os.path.exists(name) and here.is_file():
             chosen["file"] = str(here)
-    return add_paper_settings(tables) if args.preset == "paper" else add_dataset_defaults(tables, names)
+    return add_paper_settings(tables) if args.preset == "paper" else add_dataset_defaults(tables, names, args)
 
 
-def add_dataset_defaults(tables: Tables, names: Sequence[str]) -> Tables:
-    """The tables with the dataset's defaults, which are said in one line."""
-    tables, told = with_dataset_defaults(tables, names)
-    if told:
-        name = Path(dataset_name(tables)).name
-        print_notice(f"{name}: {', '.join(told)} (defaults for {name}; --preset paper takes the paper's)")
+def add_dataset_defaults(tables: Tables, names: Sequence[str], args: argparse.Namespace) -> Tables:
+    """The tables with the dataset's defaults; `args` notes them, to be said when the run starts."""
+    tables, args.defaults = with_dataset_defaults(tables, names)
     return tables
+
+
+def print_defaults(args: argparse.Namespace, plan: Plan) -> None:
+    """Says in one line which settings are the dataset's defaults."""
+    if told := getattr(args, "defaults", []):
+        name = Path(plan.data.name).name
+        print_notice(f"{name}: {', '.join(told)} (defaults for {name}; --preset paper takes the paper's)")
 
 
 def add_paper_settings(tables: Tables) -> Tables:

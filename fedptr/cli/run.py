@@ -34,7 +34,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedptr.cli.plan_options import build_tables, check_engine_options
+    from fedptr.cli.plan_options import build_tables, check_engine_options, print_defaults
     from fedptr.engines.choose_engine import open_engine
     from fedptr.runs import trackers
     from fedptr.runs.experiment import prepare_experiment
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = prepare_experiment(plan)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(plan, plan.method.name)), args.force)
     trackers.mark_trackers(out, args.trackers)
+    print_defaults(args, plan)
     warn_of_large_batch(plan, experiment)
     with show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show:
         summary, _ = start_run(plan, experiment, out, show, open_engine)

@@ -9,29 +9,30 @@ from fedptr.core.task import Classification
 from fedptr.messages import print_notice
 from fedptr.runs.rounds_file import Record
 
-LAST = 5  # evaluations, all of which must be bad: early rounds of very different clients often are
 AT_CHANCE = 1.2  # times the accuracy of guessing
+# Early rounds of very different clients often are this bad, so it takes several, the fewer the worse the loss is:
+# number of last evaluations, and how many times the loss at the start each must have.
+SIGNS = ((5, 1.5), (10, 1.0))
 
 
 def find_divergence(task: Classification, test: Samples, records: list[Record]) -> str:
     """In words, or nothing if it did not."""
-    evaluated = [record for record in records if "test_accuracy" in record][-LAST:]
+    evaluated = [record for record in records if "test_accuracy" in record]
     if not evaluated:
         return ""
     loss, accuracy = evaluated[-1].get("test_loss", math.nan), evaluated[-1]["test_accuracy"]
     if not math.isfinite(loss):
         return "the test loss is not finite"
-    guessing = AT_CHANCE / task.classes
-    if len(evaluated) < LAST or "personal_accuracy" in evaluated[-1] or not len(test):
-        return ""  # too short to tell; or clients use models of their own; or nobody here knows the first loss
-    if any(record["test_accuracy"] > guessing for record in evaluated):
-        return ""
+    if "personal_accuracy" in evaluated[-1] or not len(test) or accuracy > AT_CHANCE / task.classes:
+        return ""  # clients use models of their own, or nobody here knows the first loss, or it has learned something
     first = task.evaluate(task.init(), test, task.initial_buffers())["loss"]
-    if any(record["test_loss"] < min(first, math.log(task.classes)) for record in evaluated):
-        return ""  # it has learned something
-    return (
-        f"accuracy is {accuracy:.1%}, which is guessing, and the test loss {loss:.3g}; it was {first:.2f} at the start"
-    )
+    for count, times in SIGNS:
+        last = evaluated[-count:]
+        guesses = all(record["test_accuracy"] <= AT_CHANCE / task.classes for record in last)
+        if len(last) == count and guesses and all(record["test_loss"] > times * first for record in last):
+            worse = f"the test loss is {loss:.3g}, {first:.2f} at the start"
+            return f"accuracy is {accuracy:.1%}, which is guessing, and {worse}"
+    return ""
 
 
 def print_divergence(summary: Record) -> None:

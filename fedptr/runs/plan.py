@@ -53,7 +53,11 @@ class DataPlan:
     pool: Literal["train", "all"] = setting(
         "train", "what a split gives to clients: training images, or all = these followed by the test images"
     )
-    features: str = setting("", "a finished run's folder: train on the features of its model instead of the images")
+    features: str = setting(
+        "",
+        "a finished run's folder: train on the features of its model instead of the images",
+        example="runs/fedavg-digits-seed0",
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,20 @@ from fedptr.cli.main import main
 from fedptr.errors import ClientError
 from fedptr.methods import all_methods
 
-TINY = ["--model", "mlp", "--width", "8", "--rounds", "2", "--set", "local.batch=32", "--set", "machine.threads=1"]
+TINY = [
+    "--preset",
+    "paper",
+    "--model",
+    "mlp",
+    "--width",
+    "8",
+    "--rounds",
+    "2",
+    "--set",
+    "local.batch=32",
+    "--set",
+    "machine.threads=1",
+]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -146,7 +159,7 @@ def test_data_is_listed(capsys: Capture) -> None:
         (["run", "--device", "gpu"], "machine.device 'gpu' is not available here; use auto or cpu"),
         (["run", "--device", "meta"], "machine.device 'meta' is not available here"),
         (["run", "--device", ""], "machine.device '' is not available here"),
-        (["run", "--clients", "2000"], "needs 20000 samples"),
+        (["run", "--clients", "2000"], "needs 40000 samples"),
         (["run", "--model", "lenet"], "at least 12×12, not 8×8"),
         (["run", "--split", "none.json"], "split file none.json cannot be read"),
         (["compare", "--seeds", "0"], "--seeds must be at least 1, not 0"),
@@ -233,12 +246,13 @@ def test_warnings_are_notes_of_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         "from torch import nn\n"
         "def make(s, c): return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, c))\n"
     )
-    argv = ["run", "--model", "own_bn:make", "--method", "fedavg", "--rounds", "1", "--out", "out"]
+    argv = ["run", "--model", "own_bn:make", "--method", "fedavg", "--rounds", "1", "--batch", "500", "--out", "out"]
     assert main(argv) == 0
     err = capsys.readouterr().err.splitlines()
     assert err[0].startswith("fedptr: note: the model has BatchNorm")
-    assert err[1].startswith("fedptr: note: local.batch is 500 and the largest client has")
-    assert err[2].startswith("fedavg: round 1/1")
+    assert err[1] == "fedptr: digits: width 16, lr 0.1 (defaults for digits; --preset paper takes the paper's)"
+    assert err[2].startswith("fedptr: note: local.batch is 500 and the largest client has")
+    assert err[3].startswith("fedavg: round 1/1")
 
 
 def test_a_failing_client_is_exit_code_1(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

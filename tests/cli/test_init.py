@@ -94,7 +94,7 @@ def test_a_file_is_replaced_only_when_asked(tmp_path: Path, capsys: Capture) -> 
     assert "plan.toml exists; choose another name, or add --force" in refused(capsys)
     assert (tmp_path / "plan.toml").read_text() == "mine"
     assert main(["init", "--yes", "--force"]) == 0
-    assert check_plan(read_plan("plan.toml")) == check_plan({})
+    assert check_plan(read_plan("plan.toml")) == check_plan(with_dataset_defaults({})[0])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,8 @@ def test_in_a_terminal_it_asks_and_enter_takes_the_default(tmp_path: Path) -> No
     assert "split.alpha must be a number, not 'x'" in shown
     assert "clients (number of clients) [10]: " in shown
     named = {section: table for section, table in read_plan(tmp_path / "plan.toml").items() if table}
-    assert named == {"run": {"rounds": 3}, "split": {"alpha": 0.5}, "method": {"name": "fedavg"}}
+    assert (named["run"], named["split"]) == ({"rounds": 3}, {"alpha": 0.5, "min_size": 20})
+    assert named["method"] == {"name": "fedavg"}
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from fedptr.cli.options import DATA_OPTIONS, ENGINE_OPTIONS, METHOD_OPTION, RUN_
 from fedptr.cli.read_source import read_method_names, read_settings
 from fedptr.methods import all_methods, built_in_methods, find_method
 from fedptr.runs.describe_settings import MEANINGS, format_toml, list_settings, select_settings
+from fedptr.runs.laptop_settings import words_by_dataset
 from fedptr.runs.plan import SECTIONS, assign_settings
 from fedptr.settings import build_settings, choices_of
 
@@ -148,6 +149,7 @@ def test_help_shows_the_default_of_every_option_that_has_one(monkeypatch: pytest
         words = re.search(rf" {option} {re.escape(metavar)} (?!\[)(?:(?! --).)*", text)
         assert words, option
         shown = default if isinstance(default, str) else json.dumps(default)
+        shown = f"by dataset: {by_dataset}" if (by_dataset := words_by_dataset(place)) else shown
         assert ("(default" in words[0]) == bool(shown), option
         assert not shown or f"(default {shown})" in words[0]
     assert "(default [])" not in text

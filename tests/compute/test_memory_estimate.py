@@ -233,7 +233,20 @@ def test_a_container_may_leave_less(mine: str, group: str, names: tuple[str, str
 
 # The door
 
-TINY = ["--model", "mlp", "--width", "8", "--rounds", "1", "--batch", "32", "--set", "machine.threads=1"]
+TINY = [
+    "--preset",
+    "paper",
+    "--model",
+    "mlp",
+    "--width",
+    "8",
+    "--rounds",
+    "1",
+    "--batch",
+    "32",
+    "--set",
+    "machine.threads=1",
+]
 
 
 def refused(capsys: Capture, *argv: str) -> str:

@@ -45,7 +45,8 @@ def test_every_cell_is_a_sound_plan(name: str, scale: str) -> None:
             assert plan.run.seed == 3
             assert plan.split.seed == name.startswith("tuning"), "the partition is the same for all seeds"
             if scale == "paper" and not name.startswith("tuning"):
-                assert (plan.model.width, plan.local.batch, plan.local.lr, plan.data.subset) == (128, 500, 0.01, 0)
+                assert (plan.model.width, plan.local.batch, plan.data.subset) == (128, 500, 0)
+                assert plan.local.lr == 0.01 or name.startswith("personalised"), "which the paper has no numbers for"
 
 
 @pytest.mark.parametrize("name", TRAINED)

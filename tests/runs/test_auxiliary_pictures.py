@@ -18,7 +18,7 @@ from fedptr.runs import auxiliary_pictures, checkpoint
 from fedptr.runs.plan import OutputPlan, Plan
 from fedptr.runs.same_run import identity_text
 
-TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
+TINY = ["--preset", "paper", "--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=2", "--rounds", "5"]
 
 

@@ -27,6 +27,8 @@ def records(accuracy: float, loss: float, n: int = 6, **more: Any) -> list[dict[
     ("found", "expected"),
     [
         (records(0.1, 50.0), True),
+        (records(0.1, 3.2, n=10), True),
+        (records(0.1, 3.2), False),  # hardly worse, for a few rounds
         (records(0.5, math.inf), True),
         (records(0.5, math.nan), True),
         (records(0.3, 50.0), False),  # better than guessing
@@ -43,7 +45,7 @@ def test_what_counts_as_diverged(found: list[dict[str, Any]], expected: bool) ->
 
 def test_the_command_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    options = "--method fedavg --model mlp --width 64 --lr 3 --set local.clip=20 --rounds 6 --set machine.threads=1"
+    options = "--method fedavg --model mlp --width 64 --lr 3 --set local.clip=20 --rounds 11 --set machine.threads=1"
     assert main(["run", "--out", str(out), *options.split()]) == 1
     assert "fedavg diverged: accuracy is" in capsys.readouterr().err
     assert "at the start" in json.loads((out / "summary.json").read_text())["diverged"]

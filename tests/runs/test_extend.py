@@ -28,7 +28,7 @@ from fedptr.runs.plan import Plan, load_plan, with_rounds
 from fedptr.runs.rounds_file import RoundsFile
 from fedptr.runs.summary import read_finished
 
-TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
+TINY = ["--preset", "paper", "--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 MATCHING = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--set", "method.m=1"]
 SCAFFOLD = ["--method", "scaffold", "--participation", "0.5"]
 Capture = pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ from fedptr.cli.plan_options import build_tables
 from fedptr.errors import UserError
 from fedptr.methods import all_methods
 from fedptr.runs.compare import build_plans
+from fedptr.runs.dataset_defaults import with_dataset_defaults
 from fedptr.runs.plan import SECTIONS, Plan, assign_settings, check_plan, parse_value, read_plan
 
 
@@ -35,7 +36,8 @@ def refusal(*argv: str) -> str:
 
 
 def test_no_plan_is_the_default_plan() -> None:
-    assert plan_of() == Plan()
+    assert plan_of("--preset", "paper") == Plan()
+    assert plan_of() == check_plan(with_dataset_defaults({})[0])
     assert Plan().method.name == "fedptr"
 
 
@@ -85,7 +87,13 @@ def test_set_reaches_every_field() -> None:
             value if isinstance(value, str) else json.dumps(value),
         }:  # quotes may be left out
             # Differential privacy is refused where clients do not count alike.
-            always = ("--method", method, *(("--set", "method.weighting=uniform") if section == "privacy" else ()))
+            always = (
+                "--preset",
+                "paper",
+                "--method",
+                method,
+                *(("--set", "method.weighting=uniform") if section == "privacy" else ()),
+            )
             plan = plan_of(*always, "--set", f"{place}={text}")
             got = getattr(getattr(plan, section), key)
             assert got == value, f"{place}={text} gave {got!r}"

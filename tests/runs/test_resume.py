@@ -39,7 +39,7 @@ from fedptr.runs.rounds_file import read_records
 from fedptr.runs.runner import checkpoint_header, load_newest_checkpoint
 from fedptr.runs.same_run import identity_text
 
-TINY = ["--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
+TINY = ["--preset", "paper", "--model", "mlp", "--width", "8", "--batch", "32", "--set", "machine.threads=1"]
 
 
 @pytest.mark.slow

@@ -22,11 +22,11 @@ from fedptr.models.networks import ModelPlan, build_model
 from fedptr.runs.folder import new_folder_name
 from fedptr.runs.rounds_file import to_json_values
 
-TINY = ["--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
+TINY = ["--preset", "paper", "--model", "mlp", "--width", "8", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1"]
 RUN_FILES = {
-    "plan.toml", "split.json", "rounds.jsonl", "summary.json", "class_scores.json", "weights.safetensors", "checkpoint",
-    "lock",
+    "plan.toml", "split.json", "rounds.jsonl", "summary.json", "class_scores.json", "weights.safetensors",
+    "model.json", "checkpoint", "lock",
 }  # fmt: skip
 Capture = pytest.CaptureFixture[str]
 
@@ -221,7 +221,7 @@ def test_without_out_a_new_name_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_saved_split_is_used(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "split.json"
-    how = ["--clients", "5", "--alpha", "0.5", "--set", "split.seed=9"]
+    how = ["--clients", "5", "--alpha", "0.5", "--set", "split.seed=9", "--preset", "paper"]
     assert main(["partition", *how, "--out", str(path)]) == 0
     out = capsys.readouterr().out
     saved = strict(path.read_text())["sha256"]

@@ -42,10 +42,10 @@ SEEDS = ("run.seed", "split.seed", "data.seed")
 COST = {"machine.device", "machine.threads", "machine.compile"}
 NOTHING = {
     "machine.engine", "machine.ray_address", "machine.workers", "machine.memory_check", "machine.client_memory",
-    "output.pictures", "output.sets", "run.checkpoint_every", "data.dir",
+    "output.pictures", "output.sets", "output.best", "run.checkpoint_every", "data.dir",
 }  # fmt: skip
-TINY = ["--dataset", "digits", "--subset", "60", "--clients", "2", "--partition", "iid", "--model", "mlp",
-        "--width", "2", "--batch", "16", "--threads", "1"]  # fmt: skip
+TINY = ["--preset", "paper", "--dataset", "digits", "--subset", "60", "--clients", "2", "--partition", "iid",
+        "--model", "mlp", "--width", "2", "--batch", "16", "--threads", "1"]  # fmt: skip
 
 
 def test_every_setting_affects_what_it_says() -> None:

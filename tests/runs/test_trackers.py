@@ -13,7 +13,20 @@ from fedptr.cli.main import main
 from fedptr.runs import trackers
 from fedptr.runs.rounds_file import Record
 
-TINY = ["--model", "mlp", "--width", "8", "--method", "fedptr", "--set", "local.batch=32", "--set", "machine.threads=1"]
+TINY = [
+    "--preset",
+    "paper",
+    "--model",
+    "mlp",
+    "--width",
+    "8",
+    "--method",
+    "fedptr",
+    "--set",
+    "local.batch=32",
+    "--set",
+    "machine.threads=1",
+]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--rounds", "5"]
 Capture = pytest.CaptureFixture[str]
 KINDS = pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
