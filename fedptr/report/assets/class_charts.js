@@ -9,15 +9,19 @@ const cellWidth = (look, names, count, bar) =>
 function percentMap(z, rows, columns, write, tell, look) {
   const scale = AMOUNTS[look.theme], bar = !look.narrow, wide = cellWidth(look, rows, columns.length, bar);
   const texts = z.map((row) => row.map((value) => (value === null ? "" : write(value, wide))));
-  const fits = wide > 4 + 6.3 * Math.max(...texts.flat().map((text) => text.length)), x = every(columns.length);
+  const fits = wide > 4 + 6.3 * Math.max(...texts.flat().map((text) => text.length));
+  const some = every(columns.length), step = Math.ceil((13 * some.length) / (wide * columns.length)); // no two names overlap
+  const x = some.filter((_, i) => i % step === 0), axis = { showgrid: false, zeroline: false };
   return {
+    fits, words: fits ? "" : " Point at a cell for its numbers.",
     data: [{
       type: "heatmap", z, zmin: 0, zmax: 100, xgap: wide > 8 ? 1 : 0, ygap: 1, hoverongaps: false, colorscale: scale,
       text: z.map((row, i) => row.map((value, k) => (value === null ? "" : literal(tell(i, k))))), hovertemplate: "%{text}<extra></extra>",
-      showscale: bar || !fits, colorbar: { title: { text: "%", side: "right" }, thickness: 12, outlinewidth: 0 },
+      showscale: bar || !fits, colorbar: { ticksuffix: " %", thickness: 12, outlinewidth: 0 },
     }, ...(fits ? [cellTexts(z, (value, i, k) => literal(texts[i][k]), scale, 0, 100)] : [])],
-    xaxis: { showgrid: false, zeroline: false, tickvals: x, ticktext: x.map((k) => literal(short(columns[k], look.narrow ? 10 : 14))) },
-    yaxis: { showgrid: false, zeroline: false, tickvals: rows.map((_, i) => i), ticktext: rows.map(literal), autorange: "reversed" },
+    xaxis: { ...axis, range: [-0.5, columns.length - 0.5], tickvals: x, tickangle: look.narrow && x.length > 5 ? 90 : "auto",
+      ticktext: x.map((k) => literal(short(columns[k], look.narrow ? 10 : 14))) },
+    yaxis: { ...axis, range: [z.length - 0.5, -0.5], tickvals: rows.map((_, i) => i), ticktext: rows.map(literal) },
   };
 }
 
@@ -39,7 +43,7 @@ figures.classes = (group, state, look) => {
   return {
     title: "Accuracy by class (%)", data: map.data, low: true, rows: found.length + 3,
     missing: found.length ? "" : "No method with scores by class is chosen.",
-    words: "Of the final global model, on the test images of each class; blank = there are none." + extremeWords(group.classes),
+    words: "Of the final global model, on the test images of each class; blank = there are none." + map.words + extremeWords(group.classes),
     alt: `The lowest class. ${worst.map(([label, k]) => `${label}: ${names[k]}`).join("; ")}.`,
     layout: { xaxis: { title: "class", ...map.xaxis }, yaxis: { title: "method", ...map.yaxis } },
   };
@@ -54,8 +58,8 @@ figures.confusion = (group, state, look) => {
     `taken for ${names[k]}: ${z[i][k].toFixed(1)} %`;
   const map = percentMap(z, names.map((name) => short(name, look.narrow ? 10 : 14)), names, write, tell, look);
   return {
-    title: `What is taken for what (%): ${literal(short(label, look.narrow ? 18 : 40))}`, data: map.data, rows: names.length + 2,
-    words: "Of the test images of each class, the part that the final global model takes for each class; blank = none.",
+    title: `What is taken for what (%): ${literal(short(label, look.narrow ? 18 : 40))}`, data: map.data, rows: names.length * (map.fits ? 1 : 0.6) + 2,
+    words: "Of the test images of each class, the part that the final global model takes for each class; blank = none." + map.words,
     layout: { xaxis: { title: "taken for", ...map.xaxis }, yaxis: { title: "class", ...map.yaxis } },
   };
 };
