@@ -1,4 +1,4 @@
-"""Messages for the person at the terminal: notices, progress bars, durations in words. Results go to stdout."""
+"""Messages for the person at the terminal: notices, progress bars, durations, counts. Results go to stdout."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def format_duration(seconds: float) -> str:
         if seconds < 5400
         else f"{seconds / 3600:.1f} h"
     )
+
+
+def count_noun(count: int, noun: str, several: str = "") -> str:
+    """
+    >>> count_noun(1, "round"), count_noun(2, "class", "classes")
+    ('1 round', '2 classes')
+    """
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def last_line(log: Path) -> str:

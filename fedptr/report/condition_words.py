@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.data.partition import SplitPlan
+from fedptr.messages import count_noun
 from fedptr.runs.plan import Plan
 from fedptr.runs.same_run import Settings
 
@@ -117,11 +118,3 @@ def describe_split(split: SplitPlan) -> str:
         "quantity": f"Clients differ in the number of their samples (log-normal, σ = {split.sigma:g}).",
         "iid": "Samples are spread evenly over the clients (iid).",
     }[split.kind]
-
-
-def count_noun(count: int, noun: str, several: str = "") -> str:
-    """
-    >>> count_noun(1, "round"), count_noun(2, "class", "classes")
-    ('1 round', '2 classes')
-    """
-    return f"{count:,} {noun if count == 1 else several or noun + 's'}"

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 import fedptr
+from fedptr.messages import count_noun
 from fedptr.report import audit_section, client_data, client_section, html_tables, recipe_section
 from fedptr.report import means_over_seeds as figures
-from fedptr.report.condition_words import count_noun
+from fedptr.report.class_data import FEW_CLASSES, collect_classes
 from fedptr.report.fedptr_data import collect_diagnostics, embed_sheets
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.group_runs import Group, Series, group_runs, to_json
@@ -44,7 +45,7 @@ def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions:
         (render_group_clients(i, one, about), render_group_audits(one, about))
         for i, (one, about) in enumerate(zip(groups, data, strict=True))
     ]
-    scripts = {name: read_asset(f"{name}.js") for name in ("theme", "charts", "client_charts", "page")}
+    scripts = {name: read_asset(f"{name}.js") for name in ("theme", "charts", "client_charts", "class_charts", "page")}
     from plotly.offline import get_plotlyjs
 
     scripts["plotly"] = EAGER + get_plotlyjs()
@@ -54,7 +55,7 @@ def build_page(runs: Sequence[FoundRun], problems: Sequence[str], reproductions:
         *(render_group(i, *parts) for i, parts in enumerate(zip(groups, data, sections, strict=True))),
         render_provenance(groups),
         f'<script type="application/json" id="data">{embed_json(data)}</script>',
-        *(script_element(scripts[name]) for name in ("plotly", "charts", "client_charts", "page")),
+        *(script_element(scripts[name]) for name in ("plotly", "charts", "client_charts", "class_charts", "page")),
     ])  # fmt: skip
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -91,11 +92,14 @@ def embed_json(data: Any) -> str:
 def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The data of a group's charts."""
     found, problems = collect_splits(one)
+    classes, damaged = collect_classes(shown_series(one))
     return {
         "title": f"{one.title}. {one.about}",
         "series": [series_data(series, look[series.key]) for series in shown_series(one)],
         "clients": None,
         "relationships": collect_relationships(one),
+        "classes": classes,
+        "damaged_classes": damaged,
         "splits": found,
         "problems": problems,
         "views": collect_views(one),
@@ -198,8 +202,8 @@ def render_group(i: int, one: Group, about: dict[str, Any], sections: tuple[str,
     if about["series"]:
         parts += render_results(i, one, about["series"])
     clients, audits = sections
-    parts += [clients, render_relationships(about), render_splits(about), render_views(about), audits, "</section>"]
-    return "".join(parts)
+    parts += [clients, render_relationships(about), render_classes(about), render_splits(about), render_views(about)]
+    return "".join([*parts, audits, "</section>"])
 
 
 def render_results(i: int, one: Group, series: Sequence[dict[str, Any]]) -> list[str]:
@@ -306,6 +310,20 @@ def render_relationships(about: dict[str, Any]) -> str:
         return ""
     menu = render_menu("relationship", [one["label"] for one in about["relationships"]])
     return f"<h3>Which clients are alike</h3>{menu}{render_charts('relationship')}"
+
+
+def render_classes(about: dict[str, Any]) -> str:
+    """The accuracy of every class, and folded up what each run's model takes the classes for."""
+    notice, found = fold_notices(about["damaged_classes"], "runs have no sound scores by class"), about["classes"]
+    charts = ""
+    if found and found["confusions"]:
+        menu = render_menu("confusion", [one["label"] for one in found["confusions"]])
+        folded = "<summary>Which classes are taken for which: confusion matrices</summary>"
+        charts = f"{render_charts('classes')}<details>{folded}{menu}{render_charts('confusion')}</details>"
+    elif found:
+        words = f"Confusion matrices of more than {FEW_CLASSES} classes are left out, as they cannot be read; the file "
+        charts = f'{render_charts("classes")}<p class="small">{words}class_scores.json of every run has them.</p>'
+    return f"<h3>Which classes are learned</h3>{notice}{charts}" if notice or charts else ""
 
 
 def render_splits(about: dict[str, Any]) -> str:

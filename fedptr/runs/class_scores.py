@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from fedptr.atomic_files import write_text
+from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 
 NAME = "class_scores.json"
+MOST = 2**53  # images of a class, so that every count is exact
 
 
 def count_confusions(task: Classification, run: Run, test: Samples) -> list[list[int]]:
@@ -32,6 +33,28 @@ def count_confusions(task: Classification, run: Run, test: Samples) -> list[list
 
 def write_class_scores(path: Path, task: Classification, names: tuple[str, ...], run: Run, test: Samples) -> None:
     confusion = count_confusions(task, run, test)
-    accuracy = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(confusion)]
-    content: dict[str, Any] = {"classes": list(names), "accuracy": accuracy, "confusion": confusion}
+    content = {"classes": list(names), "accuracy": accuracy_by_class(confusion), "confusion": confusion}
     write_text(path, json.dumps(content) + "\n")
+
+
+def accuracy_by_class(confusion: list[list[int]]) -> list[float | None]:
+    """
+    >>> accuracy_by_class([[3, 1], [0, 0]])
+    [0.75, None]
+    """
+    return [row[k] / sum(row) if sum(row) else None for k, row in enumerate(confusion)]
+
+
+def read_class_scores(path: Path) -> dict[str, Any]:
+    """The content of the file; raises DamagedFileError where it is not as `write_class_scores` writes it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        names, confusion = content["classes"], content["confusion"]
+        sound = bool(names) and all(isinstance(name, str) for name in names)
+        sound = sound and [len(row) for row in confusion] == [len(names)] * len(names)
+        sound = sound and all(type(count) is int and 0 <= count < MOST for row in confusion for count in row)
+        if sound and any(map(any, confusion)) and content["accuracy"] == accuracy_by_class(confusion):
+            return {"classes": list(names), "accuracy": content["accuracy"], "confusion": confusion}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise DamagedFileError(f"{path} is damaged")

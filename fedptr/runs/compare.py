@@ -13,7 +13,7 @@ import tomli_w
 from fedptr import methods, plots
 from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.errors import ClientError, UserError
-from fedptr.messages import print_notice
+from fedptr.messages import count_noun, print_notice
 from fedptr.runs import comparison_table, extend
 from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.lock import StoppedError, locked
@@ -161,5 +161,5 @@ def describe_conditions(plan: Plan) -> str:
     split = plan.split
     how = f"{split.kind}({split.alpha:g})" if "dirichlet" in split.kind else split.kind
     data = Path(plan.data.name).stem + (f" (subset of {plan.data.subset})" if plan.data.subset else "")
-    who = f"{split.clients} clients, {plan.run.participation:.0%} participation"
-    return f"{data}, {how}, {who}, {plan.run.rounds} rounds"
+    who = f"{count_noun(split.clients, 'client')}, {plan.run.participation:.0%} participation"
+    return f"{data}, {how}, {who}, {count_noun(plan.run.rounds, 'round')}"

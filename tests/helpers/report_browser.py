@@ -33,10 +33,12 @@ def wait(browser: Any, condition: str) -> Any:
 
 
 def draw_all(browser: Any) -> int:
-    """Scrolls to every chart; how many there are."""
+    """Scrolls to every chart, and opens what it is folded into; how many there are."""
     count: int = browser.execute_script("return document.querySelectorAll('figure').length")
     for i in range(count):
-        browser.execute_script(f"document.querySelectorAll('figure')[{i}].scrollIntoView()")
+        browser.execute_script(f"""const figure = document.querySelectorAll('figure')[{i}];
+            figure.closest('details')?.setAttribute('open', '');
+            figure.scrollIntoView()""")
         wait(browser, f"document.querySelectorAll('figure')[{i}].dataset.drawn")
     return count
 

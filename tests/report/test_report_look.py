@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from heat_map_cells import contrast, read_cells
 from made_runs import Extra, made_run
 from made_scores import scores_by_client
-from PIL import Image
 from report_browser import click, draw_all, emulate, errors, plot, report, wait
 
 from fedptr.runs.plan import Plan
@@ -36,11 +35,6 @@ OUTSIDE = """(one) => {
 # The kind of a chart, and the points of its longest trace.
 POINTS = """(one) => [one.closest("figure").dataset.chart, Math.max(...one.data.map((trace) => (trace.type === "scatter"
     ? trace.x.filter((x, i) => x !== null && trace.y[i] !== null).length : 99)))]"""
-# The numbers in the cells of a heat map: a place on the cell beside the number, and the number's colour.
-NUMBERS = """const place = arguments[0].getBoundingClientRect();
-    return [...arguments[0].querySelectorAll(".textpoint text")].map((text) => {
-        const box = text.getBoundingClientRect(), { fill } = getComputedStyle(text);
-        return [box.left - 8 - place.left, (box.top + box.bottom) / 2 - place.top, fill]; })"""
 
 
 def extremes(by_seed: dict[int, tuple[float, float]]) -> Extra:
@@ -173,16 +167,6 @@ def test_there_is_no_chart_of_nothing_and_none_of_one_point(browser: Any, tmp_pa
     assert errors(browser) == []
 
 
-def luminance(colour: tuple[int, ...]) -> float:
-    parts = [level / 255 / 12.92 if level <= 10 else ((level / 255 + 0.055) / 1.055) ** 2.4 for level in colour[:3]]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-
-def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_heat_maps_can_be_read(opened: Any, scheme: str) -> None:
     """Numbers on their cells as they are painted; and every cell of the split on the page behind it."""
@@ -192,15 +176,10 @@ def test_heat_maps_can_be_read(opened: Any, scheme: str) -> None:
     draw_all(opened)
     for kind in ("split", "relationship"):
         figure = opened.find_element("css selector", f"#group0 figure[data-chart={kind}] .plot")
-        opened.execute_script("arguments[0].scrollIntoView()", figure)
-        texts = opened.execute_script(NUMBERS, figure)
-        assert len(texts) >= 9, kind
-        picture = Image.open(io.BytesIO(figure.screenshot_as_png)).convert("RGB")
-        paper = picture.getpixel((2, picture.height - 2))
-        for x, y, fill in texts:
-            cell = picture.getpixel((round(x), round(y)))
-            ink = tuple(map(int, re.findall(r"\d+", fill)))
-            assert contrast(ink, cell) >= 4.5, (kind, fill, cell)
+        cells, paper = read_cells(opened, figure)
+        assert len(cells) >= 9, kind
+        for number, ink, cell in cells:
+            assert contrast(ink, cell) >= 4.5, (kind, number, ink, cell)
             if kind == "split":
                 assert contrast(cell, paper) >= (3 if scheme == "dark" else 1.5), (cell, paper)
 

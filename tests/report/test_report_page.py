@@ -288,7 +288,7 @@ def test_names_from_files_stay_text(browser: Any, tmp_path: Path, monkeypatch: p
     draw_all(browser)
     assert errors(browser) == []
     assert browser.execute_script("return window.hacked") is None
-    assert browser.execute_script("return document.querySelectorAll('script').length") == 6
+    assert browser.execute_script("return document.querySelectorAll('script').length") == 7
     foreign = "img[src='x'], a[href^='javascript'], svg a, header b, [onerror]"
     assert browser.execute_script(f'return document.querySelectorAll("{foreign}").length') == 0
     text = browser.execute_script("return document.body.textContent")

@@ -3,7 +3,7 @@
 
 const groups = JSON.parse(document.getElementById("data").textContent);
 const states = groups.map((group) => ({ x: "rounds", cost: "seconds", score: "mean", hidden: new Set(), split: 0, run: 0,
-  audit: 0, method: 0, relationship: 0, client: group.clients ? group.clients.rounds.length : 0 }));
+  audit: 0, method: 0, relationship: 0, confusion: 0, client: group.clients ? group.clients.rounds.length : 0 }));
 const report = { drawn: 0, first: null, errors: [] }; // for tests
 window.report = report;
 window.addEventListener("error", (event) => report.errors.push(event.message));
@@ -64,7 +64,8 @@ function showHint(scroll) {
   scroll.nextElementSibling.hidden = more <= 1;
 }
 
-const redraw = (place) => all(place, "figure[data-drawn]").forEach(draw);
+// A folded chart has no width; it is drawn again when it is opened.
+const redraw = (place) => all(place, "figure[data-drawn]").filter((one) => !one.closest("details:not([open])")).forEach(draw);
 
 function save(figure, format) {
   const { data, layout } = build(figure, 1000, true);
@@ -154,6 +155,8 @@ document.addEventListener("input", ({ target }) => {
     all(target.closest("[data-group]"), "figure[data-chart=clients][data-drawn]").forEach(draw);
   }
 });
+
+document.addEventListener("toggle", ({ target }) => { if (target.open) redraw(target); }, { capture: true });
 
 document.addEventListener("click", ({ target }) => {
   if (target.dataset.export) save(target.closest("figure"), target.dataset.export);
