@@ -88,10 +88,12 @@ class Predictor(nn.Module):
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the outputs."""
         return self.card.classes
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
         return self.card.shape
 
     def forward(self, x: Tensor) -> Tensor:
