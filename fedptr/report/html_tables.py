@@ -11,6 +11,7 @@ from fedptr.report.find_runs import PLAN, FoundRun
 from fedptr.report.group_runs import Group, Series, show_value, to_json
 from fedptr.report.means_over_seeds import evaluated_rounds, final_results
 from fedptr.runs.same_run import shared_by_seeds
+from fedptr.runs.summary import LAST, describe_mean
 
 FACTS = {  # of a summary, with their names on the page
     "data": "data",
@@ -52,7 +53,8 @@ def render_final_table(group: Group) -> str:
             format_significant(result["seconds"]), format_significant(result["seconds"] / rounds),
             format_significant(result["mb"]), format_significant(result["mb"] / rounds),
         ])  # fmt: skip
-    headings = ["method", "accuracy %, last 5 rounds", "seeds", "best %", "seconds", "s/round", "MB", "MB/round"]
+    averaged = describe_mean([result["averaged"] for _, result in results] or [LAST])
+    headings = ["method", f"accuracy %, {averaged}", "seeds", "best %", "seconds", "s/round", "MB", "MB/round"]
     return render_table(headings, rows)
 
 

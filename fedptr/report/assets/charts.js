@@ -74,6 +74,7 @@ const figures = {
     ...curves("loss", "Test loss", "test loss (cross-entropy)", "", group, state, look), words: band(group) }),
 
   cost(group, state, look) {
+    const averaged = Math.max(...shown(group, state).map((one) => one.final.averaged));
     const data = shown(group, state).map((one) => ({
       x: [one.final[state.cost]], y: [one.final.accuracy], name: literal(one.label), type: "scatter", mode: "markers",
       marker: { color: one.style[look.theme], symbol: one.style.symbol, size: 12 },
@@ -83,7 +84,7 @@ const figures = {
     return {
       title: "Cost and accuracy", data, words: "Up and to the left is better. Bars: 95 % confidence interval.",
       layout: { xaxis: { title: `${AXES[state.cost]}, whole run`, rangemode: "tozero" },
-        yaxis: { title: "accuracy (%), last 5 rounds" } },
+        yaxis: { title: `accuracy (%), ${averaged > 1 ? `last ${averaged} rounds` : "last round"}` } },
     };
   },
 
