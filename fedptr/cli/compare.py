@@ -14,7 +14,7 @@ from fedptr.cli.options import (
     add_plan_command,
     add_tracker_options,
 )
-from fedptr.cli.run import name_folder, warn_of_large_batch
+from fedptr.cli.run import announce_test_part, name_folder, warn_of_large_batch
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 
@@ -53,6 +53,7 @@ def compare(args: argparse.Namespace) -> int:
     # Errors in data, split or model are raised before the folder is claimed.
     experiment = prepare_experiment(first)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
+    announce_test_part(first, experiment)
     warn_of_large_batch(first, experiment)
     trackers.mark_trackers(out, args.trackers)
     comparing.write_comparison(tables, names, args.seeds, out)
