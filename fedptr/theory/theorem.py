@@ -106,7 +106,7 @@ def check_conditions(problem: SmoothProblem, lam: float, traces: Sequence[Trace]
     parts = ", ".join(f"{trace.G / trace.bound:.1g}" for trace in bounded)
     beyond = ", ".join(str(trace.T) for trace in traces if math.isinf(trace.bound))
     others = " at the other T" if beyond else ""
-    parts = f"min ‖∇L‖² is {parts} of it{others}" if parts else "D is not positive there"
+    parts = f"min ‖∇L‖² is {parts} of it{others}" if parts else "the proof divides by zero or less there"
 
     def first_and_last(name: str) -> str:
         return f"observed {getattr(first, name):.3g} at T = {first.T}, {getattr(last, name):.3g} at T = {last.T}"

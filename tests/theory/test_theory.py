@@ -193,7 +193,7 @@ def test_without_a_bound_the_answer_is_neither_yes_nor_no() -> None:
         return theorem.check_conditions(problem, lam, traces)["below the proof's bound"]
 
     assert answer(few, many) == "no bound at T = 5: min ‖∇L‖² is 0.5 of it at the other T"
-    assert answer(few) == "no bound at T = 5: D is not positive there"
+    assert answer(few) == "no bound at T = 5: the proof divides by zero or less there"
     assert answer(many) == "yes: min ‖∇L‖² is 0.5 of it"
     assert answer(few, replace(many, bound=0.5)).startswith("no: min ‖∇L‖² is 2 of it")
 
