@@ -1,7 +1,8 @@
 """audit.json: the numbers of an audit, and what they were computed from.
 
 Attacks on the same model and examples are added to the file, so they can be run one by one. A file about another model
-or other examples is put aside. The part about auxiliary sets belongs to the run, whatever the examples are.
+or other examples is put aside. The part about auxiliary sets belongs to the run, whatever the examples are. Results
+made with more examples or shadows are replaced only where that is forced.
 """
 
 from __future__ import annotations
@@ -57,14 +58,33 @@ def describe_audit(run: Target, attacked: Target, examples: Examples, member: Fl
     }
 
 
+def refuse_smaller_audit(folder: Path, run: Target, examples: Examples, options: AuditOptions) -> None:
+    """Raises if the file has the same attacks on the same model with more examples or shadows."""
+    before = read_audit(folder) if (folder / NAME).is_file() else {}
+    model = {"run_sha256": run.summary["weights_sha256"], "data_sha256": run.data_sha256, "target": options.target}
+    if options.force or any(before.get(name) != value for name, value in model.items()):
+        return
+    more = []
+    known, here = int(before["members"] + before["non_members"]), len(examples.rows)
+    if here < known and before["attacks"] and {"loss", "lira"}.intersection(options.attacks):
+        more.append(f"{known} examples instead of {here}")
+    shadows = max(count_shadows(before, label) for label in options.lira_labels.values())
+    if options.shadows < shadows and "lira" in options.attacks:
+        more.append(f"{shadows} shadows instead of {options.shadows}")
+    if more:
+        words = f"has a better audit, with {' and '.join(more)}, and is kept; add --force to replace it"
+        raise UserError(f"{folder / NAME} {words}")
+
+
 def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
     """Writes the file into the audit's folder, and returns its content."""
     before = read_audit(folder) if (folder / NAME).is_file() else {}
     run, all_ = (all(before.get(name) == told[name] for name in names) for names in (RUN, SAME))
     if before and run and not attacks:  # nothing was asked of the examples
         told, all_ = {**before, "versions": told["versions"]}, True
-    if before and not all_ and before["attacks"]:
-        put_audit_aside(folder, before)
+    fewer = any(numbers.get("shadows", 0) < count_shadows(before, name) for name, numbers in attacks.items())
+    if before and (fewer or not all_) and before["attacks"]:
+        put_audit_aside(folder, before["target"])
     whole = {**told, "attacks": {**(before["attacks"] if before and all_ else {}), **attacks}}
     own = auxiliary or (before.get("auxiliary") if run else None)
     whole |= {"auxiliary": own} if own else {}
@@ -72,11 +92,16 @@ def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxili
     return whole
 
 
-def put_audit_aside(folder: Path, before: Result) -> None:
-    told = json.dumps([before.get(name) for name in SAME])
-    aside = folder / f"audit-{before['target']}-{hashlib.sha256(told.encode()).hexdigest()[:8]}.json"
+def count_shadows(audit: Result, attack: str) -> int:
+    """The shadows of an attack in an audit; 0 if it has no such attack, or one without shadows."""
+    return int(audit.get("attacks", {}).get(attack, {}).get("shadows", 0))
+
+
+def put_audit_aside(folder: Path, target: str) -> None:
+    digest = hashlib.sha256((folder / NAME).read_bytes()).hexdigest()
+    aside = folder / f"audit-{target}-{digest[:8]}.json"
     (folder / NAME).rename(aside)
-    print_notice(f"{folder / NAME} was of another model or other examples; it is {aside.name} now")
+    print_notice(f"{folder / NAME} was of another model, other examples or more shadows; it is {aside.name} now")
 
 
 def read_audit(folder: Path) -> Result:

@@ -38,6 +38,7 @@ class AuditOptions:
     seed: int = 0
     jobs: int = 0
     shadows_dir: Path | None = None  # where shadows are kept that several runs share
+    force: bool = False  # whether results made with more examples or shadows are replaced
 
     def __post_init__(self) -> None:
         for name in self.attacks:
@@ -52,6 +53,12 @@ class AuditOptions:
         for name, value in (("examples", self.examples), ("seed", self.seed), ("jobs", self.jobs)):
             if value < 0:
                 raise UserError(f"--{name} must be at least 0, not {value}")
+
+    @property
+    def lira_labels(self) -> dict[str, str]:
+        """What the results of LiRA's two scores are called."""
+        trained = "" if self.trainer == "federated" else f", {self.trainer} shadows"
+        return {score: f"lira {score}{trained}" for score in ("online", "offline")}
 
     @property
     def sigma(self) -> Variance:

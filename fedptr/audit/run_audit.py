@@ -61,6 +61,7 @@ def run_audit(folder: Path, options: AuditOptions) -> dict[str, Any]:
     place = folder / AUDIT
     place.mkdir(exist_ok=True)
     with locked(place):
+        audit_json.refuse_smaller_audit(place, run, examples, options)
         attacked, member = train_on_half(run, examples, options) if options.target == "half" else (run, examples.member)
         case = AuditCase(run, attacked, examples, member, options)
         found = {"loss": attack_by_loss(case)} if "loss" in options.attacks else {}
@@ -107,12 +108,11 @@ def attack_by_lira(case: AuditCase) -> dict[str, Measures]:
     summaries = [board.done[path][0] for path in wanted]
     phi = np.stack([load_or_compute_phi(case, path, told) for path, told in zip(wanted, summaries, strict=True)])
     own, rng = case.attacked.phi(rows, options.flip), make_generator(options.seed, "lira")
-    scoring: dict[str, Callable[..., Floats]] = {"lira online": lira.score_online, "lira offline": lira.score_offline}
+    scoring: dict[str, Callable[..., Floats]] = {"online": lira.score_online, "offline": lira.score_offline}
     found = {}
     for name, score in scoring.items():
         scores = score(own, phi, inside, options.sigma)
-        label = name if options.trainer == "federated" else f"{name}, {options.trainer} shadows"
-        found[label] = {
+        found[options.lira_labels[name]] = {
             **measure_attack(scores, case.member, rng),
             "clients": measure_by_client(case, scores, rng),
             "shadows": options.shadows,

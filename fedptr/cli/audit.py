@@ -40,6 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sub.add_argument("--seed", type=int, default=0, metavar="S", help="of examples, shadows and intervals (default 0)")
     sub.add_argument("--jobs", type=int, default=0, metavar="N", help="trainings at a time (default: cores, or 1)")
     sub.add_argument("--shadows-dir", metavar="DIR", help="keep shadows here; runs that differ in seeds can share them")
+    sub.add_argument("--force", action="store_true", help="replace results made with more examples or shadows")
     sub.set_defaults(handler=audit)
 
 
@@ -65,6 +66,7 @@ def audit(args: argparse.Namespace) -> int:
         seed=args.seed,
         jobs=args.jobs,
         shadows_dir=Path(args.shadows_dir) if args.shadows_dir else None,
+        force=args.force,
     )
     folder = Path(args.dir)
     fetch_runs([folder])

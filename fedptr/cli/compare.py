@@ -15,7 +15,7 @@ from fedptr.cli.options import (
     add_plan_command,
     add_tracker_options,
 )
-from fedptr.cli.run import name_folder, warn_of_large_batch
+from fedptr.cli.run import announce_test_part, name_folder, warn_of_large_batch
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 
@@ -56,6 +56,7 @@ def compare(args: argparse.Namespace) -> int:
     experiment = prepare_experiment(first)
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
     print_defaults(args, first)
+    announce_test_part(first, experiment)
     warn_of_large_batch(first, experiment)
     trackers.mark_trackers(out, args.trackers)
     comparing.write_comparison(tables, names, args.seeds, out)

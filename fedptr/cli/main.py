@@ -93,8 +93,8 @@ def main(argv: list[str] | None = None) -> int:
     except StoppedError as error:
         print_line(str(error))
         return 128 + error.signal_number
-    except KeyboardInterrupt:
-        print_line("stopped at once; resume from the last checkpoint with `fedptr resume DIR`")
+    except KeyboardInterrupt as interrupt:
+        print_line("; ".join(["stopped at once", *map(str, interrupt.args)]))  # how to continue, if there is a run
         return 130
     except BrokenPipeError:  # `fedptr methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,7 +16,7 @@ Options = dict[str, tuple[str, str, str]]  # option -> the setting it stands for
 DATA_OPTIONS = {
     "--dataset": ("data.name", "D", "digits, fashion-mnist, cifar10, cifar100, tiny-imagenet, an .npz or a folder"),
     "--data-dir": ("data.dir", "DIR", "folder of datasets to look into first"),
-    "--subset": ("data.subset", "N", "class-balanced subset of this many training images; 0 = all"),
+    "--subset": ("data.subset", "N", "class-balanced subset of N training images, and of as many test images; 0 = all"),
     "--clients": ("split.clients", "N", "number of clients"),
     "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity or iid"),
     "--alpha": ("split.alpha", "A", "Dirichlet concentration; small = very different clients"),

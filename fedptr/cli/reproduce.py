@@ -49,7 +49,7 @@ def reproduce(args: argparse.Namespace) -> int:
         return 0
     if args.seeds < 1 or args.jobs < 0 or args.rounds < 0:
         raise UserError("--seeds, --jobs and --rounds must be at least 1")
-    whole = replace(load_recipe(args.recipe), rounds=args.rounds)
+    whole = replace(load_recipe(args.recipe), rounds=args.rounds).at_scale(args.scale)
     recipe = whole.select(tag.strip() for tag in args.only.split(",")) if args.only else whole
     out = Path(args.out or f"reproduced/{args.scale}")
     folder = out / recipe.name

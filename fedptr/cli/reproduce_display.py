@@ -19,6 +19,7 @@ from fedptr.messages import format_duration, print_notice
 from fedptr.reproduce import tables
 from fedptr.reproduce.outcome import collect_results, cut_to_plan
 from fedptr.reproduce.recipe import Cell, Recipe, load_recipe, recipe_names
+from fedptr.reproduce.scores import SCORES
 
 
 def print_recipes() -> None:
@@ -41,13 +42,14 @@ def show_progress(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell]) ->
 
     if not sys.stderr.isatty():
         printed: set[Path] = set()
+        score = SCORES[recipe.score].compute
 
         def print_finished(board: QueueState) -> None:
             for folder in [path for path in (*board.done, *board.failed) if path not in printed]:
                 printed.add(folder)
                 plan = board.plans[folder]
                 what = board.failed.get(folder)
-                what = what or f"{100 * cut_to_plan(plan, *board.done[folder])[0]['accuracy']:.2f} %"
+                what = what or f"{100 * score(*cut_to_plan(plan, *board.done[folder])):.2f} %"
                 left = "" if board.left is None else f", {format_duration(board.left)} left"
                 counted = f"{len(board.done) + len(board.failed)}/{len(board.plans)}"
                 print_notice(f"{counted} {folder.parent.name} seed {plan.run.seed}: {what}{left}")

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(plan, plan.method.name)), args.force)
     trackers.mark_trackers(out, args.trackers)
     print_defaults(args, plan)
+    announce_test_part(plan, experiment)
     warn_of_large_batch(plan, experiment)
     with show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show:
         summary, _ = start_run(plan, experiment, out, show, open_engine)
@@ -58,7 +59,12 @@ def run(args: argparse.Namespace) -> int:
 
 def print_summary(summary: Record, out: Path) -> int:
     """Prints the result of a run on stdout."""
-    print(f"{summary['method']}: accuracy {summary['accuracy']:.2%} (mean of the last five rounds), ", end="")
+    from fedptr.runs.summary import LAST, describe_mean, describe_tested
+
+    averaged = summary.get("accuracy_rounds", min(LAST, summary["rounds"]))  # runs of early versions did not tell
+    when = "after one round" if summary["rounds"] == 1 else describe_mean([averaged])
+    how = ", ".join(filter(None, [when, describe_tested(summary)]))
+    print(f"{summary['method']}: accuracy {summary['accuracy']:.2%} ({how}), ", end="")
     print(f"best {summary['accuracy_best']:.2%}, {summary['seconds']:.1f} s")
     scores = {"their own models": "clients_personal", "the global model": "clients_global"}
     known = {words: summary[name] for words, name in scores.items() if name in summary}
@@ -71,6 +77,13 @@ def print_summary(summary: Record, out: Path) -> int:
         print(f"protects {promise['protects']}")
     print(f"results: {out}")
     return 1 if "diverged" in summary else 0  # it was said when the run ended
+
+
+def announce_test_part(plan: Plan, experiment: Experiment) -> None:
+    """Says that a subset of the training images came with one of the test images, if nobody asked for that."""
+    if (part := experiment.dataset.describe_test_part()) and not plan.data.subset_test:
+        total = len(experiment.dataset.test_y) + experiment.dataset.left_out_tests
+        print_notice(f"note: {part}, as many as --subset takes; use all with --set data.subset_test={total}")
 
 
 def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:

@@ -28,6 +28,19 @@ class Dataset:
     std: tuple[float, ...]
     classes: tuple[str, ...]
     source: str  # where it was found and in which form, in words
+    left_out_tests: int = 0  # test images that are not in the subset
+
+    def describe_test_part(self) -> str:
+        """Which part of the test images is used; empty if all are."""
+        return describe_test_part(len(self.test_y), self.left_out_tests)
+
+
+def describe_test_part(used: int, left_out: int) -> str:
+    """
+    >>> describe_test_part(2000, 8000), describe_test_part(10000, 0)
+    ('tested on 2,000 of 10,000 test images', '')
+    """
+    return f"tested on {used:,} of {used + left_out:,} test images" if left_out else ""
 
 
 def array_sha256(array: Array) -> str:
@@ -59,7 +72,8 @@ def take_subset(dataset: Dataset, n: int, n_test: int, seed: int, number: int = 
     if train is not None:
         dataset = replace(dataset, train_x=dataset.train_x[train], train_y=dataset.train_y[train])
     if test is not None:
-        dataset = replace(dataset, test_x=dataset.test_x[test], test_y=dataset.test_y[test])
+        left_out = len(dataset.test_y) - len(test)
+        dataset = replace(dataset, test_x=dataset.test_x[test], test_y=dataset.test_y[test], left_out_tests=left_out)
     which = [f"seed {seed}", *([f"subset {number}"] if number else [])] if kept else []
     return replace(dataset, source=", ".join([dataset.source, *kept, *which]))
 

@@ -72,9 +72,11 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
         return LocatedDataset(path.resolve().name, path, f"{path} (image folder)", read_image_folder, True, None)
     if path.suffix == ".npz" and os.path.isfile(path):
         return LocatedDataset(path.stem, path, f"{path} (.npz file)", read_npz, False, None)
+    if os.path.exists(path):
+        raise UserError(f"{path} is neither an .npz file nor an image folder; name one of these")
     if path.suffix == ".npz" or os.sep in name:
-        raise UserError(f"{path} is neither an .npz file nor an image folder; correct the path")
-    raise unknown_name_error(name, name, SOURCES, "a known dataset")
+        raise UserError(f"{path} does not exist; correct the path")
+    raise unknown_name_error(name, name, SOURCES, "a known dataset, and no such file or folder exists")
 
 
 def _locate_named(source: Source, folder: str) -> LocatedDataset:

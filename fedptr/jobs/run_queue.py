@@ -34,6 +34,7 @@ from fedptr.runs.summary import read_finished, read_once_finished
 
 LOOK = 0.5  # seconds between two looks at the jobs
 LOG = "log.txt"
+SAME_COMMAND = "run the same command to continue"
 
 
 @dataclass
@@ -93,7 +94,7 @@ def run_plans(
     waiting = collections.deque(folder for folder, plan in plans.items() if not note_finished(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
-    with defer_signals() as stop:
+    with defer_signals(SAME_COMMAND) as stop:
         try:
             if jobs == 1:
                 while waiting and not stop.number:
@@ -102,6 +103,8 @@ def run_plans(
                 run_as_processes(board, waiting, jobs, show, lambda: stop.number)
         except StoppedError as stopped:  # a run in this process heard the signal first
             stop.number = stopped.signal_number
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(SAME_COMMAND) from None
         board.stopped = stop.number
     return board
 

@@ -29,9 +29,9 @@ COLUMNS = {
     "best": "best client",
 }
 EXPLAINED = (
-    "Accuracy (%) on each client’s own test data, the mean of its last five evaluated rounds, and how it spreads over "
-    "the clients. Worse off: clients whose personal model is less accurate for them than the global one. The "
-    "best value of the worst client is bold."
+    "Accuracy (%) on each client’s own test data, the mean of its last evaluated rounds (at most five), and how it "
+    "spreads over the clients. Worse off: clients whose personal model is less accurate for them than the global one. "
+    "The best value of the worst client is bold."
 )
 LISTED = 25  # clients in the table by client
 

@@ -58,6 +58,8 @@ def find_runs(folders: Sequence[Path], scratch: Path | None = None) -> tuple[lis
         below = [*walk_runs(folder), *(place for place in packed if place.is_relative_to(folder))]
         known = [place for place in listed if place in packed or is_run(place)]
         here = {place: packed.get(place, place) for place in [*sorted(below, key=lambda place: place.parts), *known]}
+        if not here and not folder.exists():
+            raise UserError(f"{folder} does not exist; name folders of runs or comparisons")
         if not here and not folder.is_dir():
             raise UserError(f"{folder} is not a folder; name folders of runs or comparisons")
         if not here:

@@ -12,6 +12,7 @@ from fedptr.report.group_runs import Group, Series, show_value, to_json
 from fedptr.report.means_over_seeds import evaluated_rounds, final_results
 from fedptr.report.wide_tables import scroll_sideways
 from fedptr.runs.same_run import shared_by_seeds
+from fedptr.runs.summary import LAST, describe_mean
 
 FACTS = {  # of a summary, with their names on the page
     "data": "data",
@@ -53,7 +54,10 @@ def render_final_table(group: Group) -> str:
             format_significant(result["seconds"]), format_significant(result["seconds"] / rounds),
             format_significant(result["mb"]), format_significant(result["mb"] / rounds),
         ])  # fmt: skip
-    headings = ["method", "final accuracy %", "seeds", "best round %", "seconds", "seconds a round", "MB", "MB a round"]
+    averaged = describe_mean([result["averaged"] for _, result in results] or [LAST])
+    headings = [
+        "method", f"accuracy %, {averaged}", "seeds", "best round %", "seconds", "seconds a round", "MB", "MB a round"
+    ]  # fmt: skip
     return render_table(headings, rows)
 
 

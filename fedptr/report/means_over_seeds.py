@@ -80,6 +80,7 @@ def final_results(runs: Sequence[FoundRun]) -> dict[str, Any]:
     return {
         "seeds": len(runs),
         "rounds": min(len(run.records) for run in runs),
+        "averaged": max(len(row[-LAST:]) for row in accuracies),
         "accuracy": float(mean[0]),
         "half": None if half is None else float(half[0]),
         "best": float(np.mean([max(row) for row in accuracies])),

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedptr.errors import UserError
 from fedptr.report.wide_tables import scroll_sideways
+from fedptr.reproduce.recipe import is_comparable
 from fedptr.reproduce.verdict import MEANING
 from fedptr.reproduce.wide_table import transpose_if_wide
 from fedptr.stats import is_usable_number
@@ -71,10 +72,17 @@ def render_recipe(data: Table) -> str:
     return (
         f'<section class="reproduced"><h2>{escape(data["title"])}</h2>{render_reductions(data)}'
         f"{scroll_sideways(table)}"
-        f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, our '
-        f"gap to {escape(data['reference'])} with the paper’s in brackets, and a verdict on the gap. "
-        f"{escape('; '.join(f'{name}: {words}' for name, words in MEANING.items()))}.</p></section>"
+        f'<p class="small">{escape(measure)}, {several}; below it the paper’s number, {explain_gaps(data)}</p>'
+        "</section>"
     )
+
+
+def explain_gaps(data: Table) -> str:
+    gap = f"our gap to {escape(data['reference'])}"
+    if not is_comparable(data["scale"]):
+        return f"and {gap}."
+    meaning = "; ".join(f"{name}: {words}" for name, words in MEANING.items())
+    return f"{gap} with the paper’s in brackets, and a verdict on the gap. {escape(meaning)}."
 
 
 def list_labels(data: Table, what: str) -> list[str]:
@@ -90,9 +98,12 @@ def render_reductions(data: Table) -> str:
         place: " → ".join(list_values(both, side) for side in ("paper", "here")) for place, both in changes.items()
     }
     items = "".join(f"<li><code>{escape(place)}</code>: {escape(text)}</li>" for place, text in words.items())
+    comparable = is_comparable(data["scale"])
+    what = "accuracies cannot be" if comparable else "neither accuracies nor gaps can be"
+    more = ", but gaps and order can" if comparable else ""
     return (
-        f"<details><summary>Scale <code>{escape(data['scale'])}</code>: reduced, so accuracies cannot be compared with "
-        f"the paper’s, but gaps and order can</summary><ul class='small'>{items}</ul></details>"
+        f"<details><summary>Scale <code>{escape(data['scale'])}</code>: reduced, so {what} compared with the "
+        f"paper’s{more}</summary><ul class='small'>{items}</ul></details>"
     )
 
 

@@ -21,8 +21,11 @@ from fedptr.runs.rounds_file import Record
 
 
 def audit_runs(recipe: Recipe, scale: str, board: QueueState, jobs: int, out: Path) -> None:
-    """Audits every finished run that is not audited yet. Runs that can share shadows share them."""
-    options = AuditOptions(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT)
+    """Audits every finished run that is not audited yet. Runs that can share shadows share them.
+
+    A table compares methods, so all are audited alike: a run's larger audit is put aside.
+    """
+    options = AuditOptions(**SCALES[scale]._asdict(), jobs=jobs, shadows_dir=out / AUDIT, force=True)
     attacks = {row.attack for row in recipe.rows}
     waiting = [
         folder

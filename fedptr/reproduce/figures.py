@@ -105,8 +105,8 @@ def plot_costs(outcome: Outcome, path: Path) -> list[Path]:
             colour = COLOURS[number % len(COLOURS)]
             axes.errorbar(seconds, mean, yerr=half if n > 1 else None, fmt="o", color=colour, capsize=3)
             axes.annotate(column.name, (seconds, mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
-        axes.set(title=row.label, xlabel="seconds per round (logarithmic)", xscale="log")
-        axes.set_ylabel("accuracy, last five rounds (%)")
+        label = f"accuracy (%), {recipe.describe_averaged(outcome.scale)}"
+        axes.set(title=row.label, xlabel="seconds per round (logarithmic)", ylabel=label, xscale="log")
         for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
             set_formatter(lambda value, _: f"{value:g}")
         axes.margins(x=0.2)

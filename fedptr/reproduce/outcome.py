@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, find_reductions
+from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, find_reductions, is_comparable
 from fedptr.reproduce.scores import SCORES
 from fedptr.reproduce.verdict import Interval, compute_gap, compute_interval, judge_gap, rank_correlation
 from fedptr.runs.plan import Plan
@@ -77,12 +77,15 @@ class Outcome:
         return compute_gap(self.result(row, column).accuracies, self.reference_result(row, column).accuracies)
 
     def paper_gap(self, row: Row, column: Column) -> float | None:
+        """None if the paper has none, or if the scale's gaps cannot be compared with it."""
         here, there = self.result(row, column).paper, self.reference_result(row, column).paper
-        return None if here is None or there is None else here - there
+        return None if here is None or there is None or not is_comparable(self.scale) else here - there
 
     def verdict(self, row: Row, column: Column) -> str:
         if column.name == self.recipe.reference:
             return "reference"
+        if not is_comparable(self.scale):
+            return "not compared"
         return judge_gap(self.gap(row, column), self.paper_gap(row, column))
 
     def compare_order(self, row: Row) -> tuple[float, str, str] | None:
@@ -92,7 +95,7 @@ class Outcome:
             for column in self.recipe.columns
             if (result := self.result(row, column)).runs and result.paper is not None
         ]
-        if len(both) < 3:
+        if len(both) < 3 or not is_comparable(self.scale):
             return None
         ours, theirs = [mean for _, mean, _ in both], [paper for _, _, paper in both]
         best = [max(both, key=lambda entry, k=k: entry[k])[0] for k in (1, 2)]  # type: ignore[misc]
@@ -103,7 +106,7 @@ class Outcome:
         return {
             "recipe": self.recipe.name,
             "title": self.recipe.title,
-            "measure": self.recipe.measure,
+            "measure": self.recipe.describe_measure(self.scale),
             "scale": self.scale,
             "only": list(self.recipe.only),
             "reference": self.recipe.reference,

@@ -28,6 +28,7 @@ from fedptr.reproduce.scores import SCORES
 from fedptr.runs.archive import holds_run
 from fedptr.runs.plan import Plan, Tables, check_plan, load_plan
 from fedptr.runs.same_run import fingerprint, lineage, settings_affecting
+from fedptr.runs.summary import count_averaged, describe_mean
 from fedptr.settings import unknown_name_error
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -69,12 +70,17 @@ class Recipe:
     score: str = "accuracy"  # what the numbers measure, one of `scores.SCORES`
     more_scores: tuple[str, ...] = ()  # which get tables of their own besides
 
-    @property
-    def measure(self) -> str:
-        """What the numbers measure."""
+    def describe_measure(self, scale: str, words: str = "") -> str:
+        """What the numbers measure, in the words of the recipe's score or in others."""
         if self.kind == "audit":
             return "Accuracy of the attack (%), threshold calibrated on one half and scored on the other"
-        return SCORES[self.score].words
+        return (words or SCORES[self.score].words).format(mean=self.describe_averaged(scale))
+
+    def describe_averaged(self, scale: str) -> str:
+        """Over which rounds the numbers are averaged."""
+        runs = [self.make_plan(row, column, scale, 0).run for row in self.rows for column in self.columns]
+        words = describe_mean(count_averaged(run.rounds, run.eval_every) for run in runs)
+        return words if all(run.eval_every == 1 for run in runs) else words.replace(" rounds", " evaluated rounds")
 
     @property
     def highest_heading(self) -> str:
@@ -97,6 +103,15 @@ class Recipe:
         for part in [*parts, column.set, asked, {"run.seed": seed}]:
             merge_settings(tables, part)
         return tables
+
+    def at_scale(self, scale: str) -> Recipe:
+        """The recipe with a title and with rows that say what is run at this scale."""
+        less = read_common()["scales"].get(scale, {})
+        if self.kind == "splits" or "stand_in" not in less:
+            return self
+        labels = [", ".join(less["labels"].get(part, part) for part in row.label.split(", ")) for row in self.rows]
+        rows = [replace(row, label=label) for row, label in zip(self.rows, labels, strict=True)]
+        return replace(self, title=f"{self.title} ({less['stand_in']} instead)", rows=tuple(rows))
 
     def paper_number(self, row: Row, column: Column) -> float | None:
         return row.paper[self.columns.index(column)]
@@ -136,6 +151,11 @@ def merge_settings(tables: Tables, settings: Mapping[str, Any]) -> None:
         for part in path:
             table = table.setdefault(part, {})
         table[key] = value
+
+
+def is_comparable(scale: str) -> bool:
+    """Whether gaps and order can be compared with the paper's."""
+    return bool(read_common()["scales"].get(scale, {}).get("comparable", True))
 
 
 @functools.cache

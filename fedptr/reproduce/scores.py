@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedptr.runs.rounds_file import Record
-
-LAST = 5  # evaluated rounds whose mean counts
+from fedptr.runs.summary import LAST
 
 
 class Score(NamedTuple):
-    words: str
+    words: str  # {mean} stands for the rounds that are averaged
     compute: Callable[[Record, Sequence[Record]], float]  # of the summary and the rounds; a fraction
 
 
@@ -38,15 +37,14 @@ def worst_accuracy(record: Record) -> float:
 
 
 SCORES = {
-    "accuracy": Score("Accuracy (%), mean of the last five rounds", lambda summary, _: float(summary["accuracy"])),
+    "accuracy": Score("Accuracy (%), {mean}", lambda summary, _: float(summary["accuracy"])),
     "personal": Score(
-        "Accuracy (%) of the model that each client uses on its own test data, weighted by size, mean of the last five "
-        "evaluated rounds",
+        "Accuracy (%) of the model that each client uses on its own test data, weighted by size, {mean}",
         lambda _, records: mean_of_last(records, used_accuracy),
     ),
     "worst": Score(
-        "Accuracy (%) of the worst client, mean of the last five evaluated rounds",
+        "Accuracy (%) of the worst client, {mean}",
         lambda _, records: mean_of_last(records, worst_accuracy),
     ),
 }
-GLOBAL_MODEL = "Accuracy (%) of the global model on the common test set, mean of the last five evaluated rounds"
+GLOBAL_MODEL = "Accuracy (%) of the global model on the common test set, {mean}"

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedptr.jobs.run_queue import QueueState
 from fedptr.messages import format_duration
 from fedptr.reproduce.outcome import CellResult, Outcome
-from fedptr.reproduce.recipe import Column, Row, find_reductions, read_common
+from fedptr.reproduce.recipe import Column, Row, find_reductions, is_comparable, read_common
 from fedptr.reproduce.scores import GLOBAL_MODEL, SCORES
 from fedptr.reproduce.verdict import MEANING
 from fedptr.reproduce.wide_table import is_wide, transpose_if_wide
@@ -29,9 +29,9 @@ def describe_scale(outcome: Outcome) -> list[str]:
     lines = [f"Scale `{outcome.scale}`: {words}. Reduced, paper → here:", ""]
     for place, (theirs, ours) in find_reductions(outcome.recipe, outcome.scale).items():
         lines.append(f"- `{place}`: {format_values(theirs)} → {format_values(ours)}")
-    if outcome.scale != "smoke":
-        lines += ["", "So accuracies are not comparable with the paper's; gaps to the reference and the order are."]
-    return lines
+    if not is_comparable(outcome.scale):
+        return [*lines, "", "So neither accuracies nor gaps are comparable with the paper's."]
+    return [*lines, "", "So accuracies are not comparable with the paper's; gaps to the reference and the order are."]
 
 
 def format_values(values: list[Any]) -> str:
@@ -48,7 +48,7 @@ def format_markdown(outcome: Outcome) -> str:
     recipe = outcome.recipe
     of = f"mean ± 95 % CI of {outcome.seeds} seeds" if outcome.seeds > 1 else "one seed"
     lines = [f"# {recipe.title}", "", f"{recipe.about}.", "", *describe_scale(outcome), ""]
-    lines += [f"## {recipe.measure}, {of}; the paper's in brackets", ""]
+    lines += [f"## {recipe.describe_measure(outcome.scale)}, {of}; the paper's in brackets", ""]
     names = [column.name for column in recipe.columns]
     numbers = [
         [
@@ -61,7 +61,7 @@ def format_markdown(outcome: Outcome) -> str:
     if any(result.seeds_note for result in outcome.results.values()):
         lines += ["", f"[n]: only n of the {outcome.seeds} seeds are finished."]
     for score in recipe.more_scores:
-        words = GLOBAL_MODEL if score == "accuracy" else SCORES[score].words
+        words = recipe.describe_measure(outcome.scale, GLOBAL_MODEL if score == "accuracy" else SCORES[score].words)
         others = [
             [row.label, *(format_accuracy(r, score) for r in results_in_row(outcome, row))] for row in recipe.rows
         ]
@@ -84,12 +84,18 @@ def format_gaps(outcome: Outcome) -> list[str]:
     names = [column.name for column in recipe.columns]
     if len(names) == 1:
         return []
-    lines = ["", f"## Gap to {recipe.reference} (points), seed by seed; the paper's in brackets; verdict", ""]
+    comparable = is_comparable(outcome.scale)
+    paper = "; the paper's in brackets; verdict" if comparable else ""
+    lines = ["", f"## Gap to {recipe.reference} (points), seed by seed{paper}", ""]
     judgements = [
-        [row.label, *(format_gap(outcome, row, column) for column in recipe.columns), *format_order(outcome, row)]
+        [row.label, *(format_gap(outcome, row, column) for column in recipe.columns)]
+        + (format_order(outcome, row) if comparable else [])
         for row in recipe.rows
     ]
-    lines += markdown_table(["", *names, "order (ρ)", recipe.highest_heading], judgements, len(names))
+    order = ["order (ρ)", recipe.highest_heading] if comparable else []
+    lines += markdown_table(["", *names, *order], judgements, len(names))
+    if not comparable:
+        return lines
     return [*lines, "", "; ".join(f"{verdict}: {words}" for verdict, words in MEANING.items()) + "."]
 
 

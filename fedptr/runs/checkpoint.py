@@ -29,16 +29,16 @@ INDEX = "clients"  # beside the server's own entries, which start with "server/"
 class CheckpointStore:
     """The checkpoints of one run, in a folder; the last two are kept.
 
-    `save` a run in the loop over `federate`; later `load` the newest of `rounds()` and resume with `start=run`. Loaded
-    states go to `state_store`: into memory, as its budget allows.
+    `save` a run in the loop over `federate`, and resume with `start=store.load_newest()`. Loaded states go to
+    `state_store`: into memory, as its budget allows.
     """
 
-    def __init__(self, folder: Path, state_store: StateStore | None = None) -> None:
-        self.folder, self.state_store = folder, state_store or StateStore()
+    def __init__(self, folder: str | Path, state_store: StateStore | None = None) -> None:
+        self.folder, self.state_store = Path(folder), state_store or StateStore()
         self.states = ClientStates()  # as last saved
         self.indices: dict[int, Tensor] = {}  # kept checkpoint -> round of each client's file; 0 = it has none
 
-    def save(self, run: Run, header: Header) -> None:
+    def save(self, run: Run, header: Header | None = None) -> None:
         """One atomic step: the clients' files first, then the server's, whose name makes it count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         changed = run.clients.changed(self.states)
@@ -51,7 +51,7 @@ class CheckpointStore:
         index[torch.tensor(changed, dtype=torch.int64)] = run.round
         tensors = {INDEX: pairs_of(index), **{f"server/{name}": value for name, value in run.server.items()}}
         atomic_files.write_tensors(
-            self.server(run.round), tensors, {**header, "format": FORMAT, "round": str(run.round)}
+            self.server(run.round), tensors, {**(header or {}), "format": FORMAT, "round": str(run.round)}
         )
         self.states, self.indices[run.round] = run.clients, index
         self.prune()
@@ -73,8 +73,26 @@ class CheckpointStore:
         )
         return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
+    def load_newest(self, device: str = "cpu") -> Run | None:
+        """The newest sound checkpoint, to be passed to `federate` as `start`; None if nothing was saved yet.
+
+        Raises DamagedFileError if none of those that are there is sound.
+        """
+        problem: DamagedFileError | None = None
+        for round_ in self.rounds():
+            try:
+                run, _ = self.load(round_, device)
+            except DamagedFileError as error:
+                problem = problem or error
+                continue
+            self.adopt(run)
+            return run
+        if problem:
+            raise problem
+        return None
+
     def load(self, round_: int, device: str = "cpu") -> tuple[Run, Header]:
-        """A checkpoint, checked to the last byte; raises DamagedError where anything is not as it was written."""
+        """A checkpoint, checked to the last byte; raises DamagedFileError where anything is not as it was written."""
         tensors, header = atomic_files.read_tensors(self.server(round_), device)
         if header.get("format") != FORMAT:
             raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")

@@ -16,7 +16,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.messages import count_noun, print_notice
 from fedptr.runs import comparison_table, extend
 from fedptr.runs.experiment import prepare_experiment
-from fedptr.runs.lock import StoppedError, locked
+from fedptr.runs.lock import StoppedError, advise_resume, locked
 from fedptr.runs.plan import (
     Plan,
     Tables,
@@ -82,6 +82,8 @@ def compare_methods(
                 print_notice(f"{failures[-1]}; the comparison continues without it")
             except StoppedError as stopped:  # it is the comparison that is to be resumed
                 raise StoppedError(out, stopped.round, stopped.signal_number) from None
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(advise_resume(out)) from None
         if not any(results.values()):
             raise ClientError(f"every run failed, the first with {failures[0]}")
         summaries = {name: [summary for summary, _ in runs] for name, runs in results.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from fedptr.runs.summary import LAST, describe_tested
 from fedptr.stats import mean_with_interval
 
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]  # method -> one summary a seed
@@ -55,14 +56,16 @@ def client_columns(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def column_headings(results: Summaries, seeds: int) -> list[str]:
     several = f", mean ± 95 % CI of {seeds} seeds" if seeds > 1 else ""
-    headings = ["method", f"accuracy % (last 5 rounds{several})", "best %", "s/round", "MB/round"]
+    averaged = max((run.get("accuracy_rounds", LAST) for runs in results.values() for run in runs), default=LAST)
+    last = "last round" if averaged == 1 else f"last {averaged} rounds"
+    headings = ["method", f"accuracy % ({last}{several})", "best %", "s/round", "MB/round"]
     return headings + (["clients: global %", "personal %", "worst %"] if has_client_scores(results) else [])
 
 
 def terminal_table(results: Summaries, seeds: int, title: str) -> Table:
-    table = Table(
-        title=Text(title), caption="* highest mean; MB/round is up and down together, over all clients of a round"
-    )
+    tested = next((f"; {words}" for runs in results.values() for run in runs if (words := describe_tested(run))), "")
+    caption = f"* highest mean; MB/round is up and down together, over all clients of a round{tested}"
+    table = Table(title=Text(title), caption=caption)
     for number, heading in enumerate(column_headings(results, seeds)):
         table.add_column(heading, justify="left" if number == 0 else "right")
     for row in comparison_rows(results, seeds):

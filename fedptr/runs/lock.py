@@ -79,23 +79,31 @@ def describe_holder(folder: Path) -> str:
 
 
 class StopRequest:
-    """Set by the first Ctrl-C or SIGTERM; the second stops at once."""
+    """Set by the first Ctrl-C or SIGTERM; the second stops at once, and `advice` says how to continue."""
 
     number = 0
 
+    def __init__(self, advice: str) -> None:
+        self.advice = advice
+
     def ask(self, number: int, frame: FrameType | None) -> None:
         if self.number:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self.advice)
         self.number = number
         with contextlib.suppress(OSError):
             # Not print: the signal may have come in the middle of one, which may not be entered twice.
             os.write(2, b"fedptr: stopping after this round; again to stop at once\n")
 
 
+def advise_resume(folder: Path) -> str:
+    """What to do after a run in this folder was stopped at once."""
+    return f"continue from the last checkpoint with `fedptr resume {folder}`"
+
+
 @contextlib.contextmanager
-def defer_signals() -> Iterator[StopRequest]:
+def defer_signals(advice: str) -> Iterator[StopRequest]:
     """While inside, asking to stop only sets a flag; the loop looks at it when a round is done."""
-    stop = StopRequest()
+    stop = StopRequest(advice)
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop
         return

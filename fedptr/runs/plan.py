@@ -47,7 +47,9 @@ class DataPlan:
     )
     dir: str = setting("", "a folder of datasets to look into first", affects="nothing", example="datasets")
     subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", example=2000, ge=0)
-    subset_test: int = setting(0, "the same for the test set; 0 = as many as subset, at most all", example=1000, ge=0)
+    subset_test: int = setting(
+        0, "the same of the test images; 0 = as many as subset, or all if there are fewer", example=1000, ge=0
+    )
     seed: int = setting(0, "seed of the subset", ge=0)
     number: int = setting(0, "which of the subsets of this size and seed, which share no image; from 0", ge=0)
     pool: Literal["train", "all"] = setting(

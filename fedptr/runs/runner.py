@@ -45,7 +45,7 @@ from fedptr.runs.class_scores import write_class_scores
 from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
-from fedptr.runs.lock import StoppedError, StopRequest, defer_signals, locked
+from fedptr.runs.lock import StoppedError, StopRequest, advise_resume, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
 from fedptr.runs.same_run import check_same_plan, identity_text
@@ -141,7 +141,7 @@ def run_rounds(
         contextlib.closing(history),
         trackers.track_rounds(out, history.records) as track,
         engine(plan, experiment) as visits,
-        defer_signals() as stop,
+        defer_signals(advise_resume(out)) as stop,
     ):
 
         def look(run: Run) -> None:

@@ -8,7 +8,9 @@ import math
 import platform
 import statistics
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ NAME = "summary.json"
 PLAN = "plan.toml"
 OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256", "plan_sha256")  # not known of before
 LAST = 5  # the paper's headline number is the mean accuracy of this many last rounds
+NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
 def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsFile) -> Record:
@@ -51,6 +54,8 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         "split_sha256": experiment.split.sha256,
         "split_draws": experiment.split.draws,
         "data_sha256": dataset.dataset_digest(experiment.dataset),
+        "test_images": len(experiment.test),
+        "test_images_left_out": experiment.dataset.left_out_tests,
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
@@ -72,6 +77,7 @@ def measure_rounds(records: list[Record], every: int) -> Record:
     seconds = sum(record["seconds"]["total"] for record in records)
     return {
         "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
+        "accuracy_rounds": len(accuracies[-LAST:]),  # of which it is the mean
         "accuracy_best": max(accuracies),
         "accuracy_final": accuracies[-1],
         "loss_final": evaluated[-1].get("test_loss", math.nan),
@@ -81,6 +87,28 @@ def measure_rounds(records: list[Record], every: int) -> Record:
         "dropped": sum(len(record.get("dropped", ())) for record in records),
         **describe_clients(due),
     }
+
+
+def describe_mean(counts: Iterable[int]) -> str:
+    """Over which rounds accuracies are averaged, from the number of rounds in each mean.
+
+    >>> describe_mean([5, 5]), describe_mean([1]), describe_mean([2, 5])
+    ('mean of the last five rounds', 'after the last round', 'mean of at most five rounds')
+    """
+    known = set(counts)
+    if known == {1}:
+        return "after the last round"
+    return f"mean of {'the last' if len(known) == 1 else 'at most'} {NUMBERS[max(known)]} rounds"
+
+
+def describe_tested(summary: Mapping[str, Any]) -> str:
+    """On which part of the test images the accuracy was measured; empty if on all, or if it is not known."""
+    return dataset.describe_test_part(summary.get("test_images", 0), summary.get("test_images_left_out", 0))
+
+
+def count_averaged(rounds: int, every: int) -> int:
+    """How many rounds the accuracy of a run of this length is the mean of."""
+    return min(LAST, math.ceil(rounds / every))
 
 
 def describe_clients(records: list[Record]) -> Record:

@@ -47,7 +47,7 @@ class RateResult:
     seed: int
     traces: list[Trace]
     lam: float = 0.0
-    conditions: dict[str, str] = field(default_factory=dict)  # what -> "yes: …", "no: …"
+    conditions: dict[str, str] = field(default_factory=dict)  # what -> "yes: …", "no: …", "no bound at …: …"
 
     def slope(self, last: int = 0) -> float:
         """The slope of log G against log T, over all T or the last few."""
@@ -105,8 +105,8 @@ def check_conditions(problem: SmoothProblem, lam: float, traces: Sequence[Trace]
     bounded = [trace for trace in traces if trace.bound < math.inf]
     parts = ", ".join(f"{trace.G / trace.bound:.1g}" for trace in bounded)
     beyond = ", ".join(str(trace.T) for trace in traces if math.isinf(trace.bound))
-    parts = f"min ‖∇L‖² is {parts} of it" if parts else ""
-    parts += f"{'; ' if parts and beyond else ''}there is no bound at T = {beyond}" if beyond else ""
+    others = " at the other T" if beyond else ""
+    parts = f"min ‖∇L‖² is {parts} of it{others}" if parts else "the proof divides by zero or less there"
 
     def first_and_last(name: str) -> str:
         return f"observed {getattr(first, name):.3g} at T = {first.T}, {getattr(last, name):.3g} at T = {last.T}"
@@ -123,6 +123,9 @@ def check_conditions(problem: SmoothProblem, lam: float, traces: Sequence[Trace]
         "η ≤ 1/(2λ)": (first.T >= 4, f"η = 1/(λ√T) is at most {1 / math.sqrt(first.T):.2g}/λ"),
         "γ small": (gamma < 0.1, f"by construction at most {gamma:.1g}"),
         "the printed inequality": (value >= 0, f"λ times its left side is {lam * value:.2g}; N = {N}"),
-        "below the proof's bound": (all(t.G <= t.bound < math.inf for t in traces), parts),
+        "below the proof's bound": (all(t.bound >= t.G for t in traces), parts),
     }
-    return {what: f"{'yes' if held else 'no'}: {words}" for what, (held, words) in found.items()}
+    answers = {what: f"{'yes' if held else 'no'}: {words}" for what, (held, words) in found.items()}
+    if beyond and found["below the proof's bound"][0]:  # nothing to be below of is neither yes nor no
+        answers["below the proof's bound"] = f"no bound at T = {beyond}: {parts}"
+    return answers

@@ -121,6 +121,26 @@ def test_what_was_found_before_is_put_aside(trained: Path, tmp_path: Path, capsy
     assert aside.name in capsys.readouterr().err
 
 
+def test_a_smaller_audit_does_not_replace_a_better_one(trained: Path, tmp_path: Path, capsys: Capture) -> None:
+    folder = copied(trained, tmp_path)
+    path = folder / "audit" / "audit.json"
+    audit(folder, "--attack", "lira", "--shadows", "4")
+    before = path.read_text()
+    words = refused(capsys, str(folder), "--attack", "lira", "--shadows", "2")
+    assert "audit.json has a better audit, with 4 shadows instead of 2, and is kept; add --force" in words
+    words = refused(capsys, str(folder), "--attack", "loss", "--examples", "40")
+    assert "with 400 examples instead of 80, and is kept" in words
+    assert len(stamps(folder)) == 4, "nothing is trained to be refused"
+    assert path.read_text() == before
+    assert set(audit(folder, "--attack", "loss")["attacks"]) == {"loss", "lira online", "lira offline"}
+    before = path.read_text()
+    forced = audit(folder, "--attack", "lira", "--shadows", "2", "--force")
+    assert forced["attacks"]["lira online"]["shadows"] == 2
+    assert forced["attacks"]["loss"] == json.loads(before)["attacks"]["loss"]
+    (aside,) = (folder / "audit").glob("audit-whole-*.json")
+    assert aside.read_text() == before
+
+
 def test_auxiliary_sets_have_nothing_to_do_with_examples(tmp_path: Path, capsys: Capture) -> None:
     matching = [f"--set=method.{name}" for name in ("H=1", "R=1", "m=1", "ipc=2", "lr_img=1")]
     data = ["--dataset", "digits", "--subset", "200", "--alpha", "1", "--rounds", "3"]
@@ -130,7 +150,7 @@ def test_auxiliary_sets_have_nothing_to_do_with_examples(tmp_path: Path, capsys:
     both = audit(folder, "--attack", "auxiliary", "--examples", "50")
     assert both["attacks"] == loss["attacks"]
     assert both["members"] == loss["members"]
-    other = audit(folder, "--attack", "loss", "--examples", "50")
+    other = audit(folder, "--attack", "loss", "--examples", "50", "--force")
     assert other["members"] == 50
     assert other["auxiliary"] == both["auxiliary"]
     shutil.rmtree(folder / "audit" / "auxiliary" / "real" / "auxiliary")
@@ -212,7 +232,7 @@ def test_missing_data(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     data = noise(tmp_path / "mine.npz")
     folder = run(tmp_path / "run", data, "--rounds", "1")
     data.unlink()
-    assert "mine.npz is neither an .npz file" in refused(capsys, str(folder))
+    assert "mine.npz does not exist" in refused(capsys, str(folder))
     rng = np.random.default_rng(0)
     y = np.tile(np.arange(4), 30)
     x = rng.integers(0, 255, (120, 1, 6, 6), dtype=np.uint8)

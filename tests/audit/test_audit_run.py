@@ -108,7 +108,7 @@ def test_finished_shadows_are_never_trained_again(overfitted: Path) -> None:
 
 
 def test_a_shadow_can_be_repeated_from_its_plan(overfitted: Path, tmp_path: Path) -> None:
-    audit(overfitted, "--shadows", "8")
+    audit(overfitted, "--shadows", "10")
     place = min((overfitted / "audit" / "shadows").glob("federated-*/shadow*"))
     assert main(["run", str(place / "plan.toml"), "--out", str(tmp_path / "again")]) == 0
     a, b = (json.loads((folder / "summary.json").read_text()) for folder in (place, tmp_path / "again"))

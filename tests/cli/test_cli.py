@@ -152,8 +152,11 @@ def test_data_is_listed(capsys: Capture) -> None:
         (["run", "none.toml"], "plan none.toml cannot be read (No such file or directory)"),
         (["run", "--set", "x"], "--set x has no value"),
         (["run", "--method", "fedpr"], "method.name: fedpr is not a method; did you mean fedptr?"),
-        (["run", "--dataset", "digit"], "data: digit is not a known dataset; did you mean digits?"),
-        (["run", "--dataset", "none.npz"], "none.npz is neither an .npz file nor an image folder"),
+        (["run", "--dataset", "digit"], "file or folder exists; did you mean digits?"),
+        (["run", "--dataset", "none.npz"], "none.npz does not exist; correct the path"),
+        (["data", "check", "no/folder"], "no/folder does not exist; correct the path"),
+        (["data", "check", "nofolder"], "nofolder is not a known dataset, and no such file or folder exists"),
+        (["data", "check", __file__], "is neither an .npz file nor an image folder"),
         (["run", "--model", "convnt"], "model.name: convnt is not a model; did you mean convnet?"),
         (["run", "--set", 'model.name="a\\nb\\u001b[31m"'], "model.name: a b [31m is not a model"),
         (["run", "--device", "gpu"], "machine.device 'gpu' is not available here; use auto or cpu"),
@@ -284,8 +287,34 @@ def test_without_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(tmp_path
     assert second.endswith("0 s left")
     result, where = out.splitlines()
     assert result.startswith("fedavg: accuracy ")
-    assert "mean of the last five rounds" in result
+    assert "(mean of the last two rounds)" in result
     assert where == f"results: {tmp_path / 'out'}"
+
+
+def test_a_subset_of_the_test_images_is_said(tmp_path: Path, capsys: Capture) -> None:
+    few = ["--rounds", "1", "--subset", "100", "--clients", "2", "--min-size", "1"]
+
+    def said(*more: str) -> tuple[str, str]:
+        capsys.readouterr()
+        name = f"out{len(list(tmp_path.iterdir()))}"
+        assert main(["run", *TINY, "--method", "fedavg", *few, *more, "--out", str(tmp_path / name)]) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    out, err = said()
+    assert "(after one round, tested on 100 of 360 test images)" in out
+    assert "note: tested on 100 of 360 test images, as many as --subset takes; use all with --set" in err
+    out, err = said("--set", "data.subset_test=360")
+    assert "(after one round)" in out
+    assert "test images" not in out + err
+    out, err = said("--set", "data.subset_test=50")
+    assert "(after one round, tested on 50 of 360 test images)" in out
+    assert "test images" not in err, "that is what was asked for"
+    assert main(["compare", *TINY, *few, "--methods", "fedavg", "--out", str(tmp_path / "both")]) == 0
+    out, err = capsys.readouterr()
+    assert "tested on 100 of 360 test images" in " ".join(out.split())
+    assert "accuracy % (last round)" in (tmp_path / "both" / "table.md").read_text()
+    assert "tested on 100 of 360" in err
 
 
 def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from wait_until import PATIENCE, until
 from fedptr.cli.main import main
 from fedptr.engines.flower.node import node_plan, worker
 from fedptr.engines.flower.node.node import Node
+from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deployed_run import serve_run
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import check_folder as checking
@@ -198,13 +199,19 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_data_that_is_not_there_yet_has_a_place_in_the_nodes_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["deploy", "init", "f", "--nodes", "anna,ben=train", "--set", "model.name=mlp"]) == 0
     assert node_plan.read_node_plan(tmp_path / "f" / "nodes" / "anna").data.name == "data"
     assert node_plan.read_node_plan(tmp_path / "f" / "nodes" / "ben").data.name == str(tmp_path / "train")
+    capsys.readouterr()
+    assert main(["deploy", "check", "f/nodes/anna"]) == 2
+    place = Path("f/nodes/anna")
+    words = f"WRONG the node's data: there is no data at {place / 'data'} yet; put an image folder"
+    assert words in (said := capsys.readouterr().out)
+    assert f"or name its place in {place / 'node.toml'}" in said
 
 
 def test_check_finds_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,6 +283,36 @@ def test_organisations_with_different_classes_train_together(
     told = capsys.readouterr().out
     assert "finished · 2 of 2 rounds done" in told
     assert "north" in told
+
+
+def test_status_shows_nodes_that_are_connected_between_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is finished, but its nodes wait for the next one: the SuperLink knows them."""
+    out = run_folder(folder, tmp_path)
+    serve_run(grid_of(folder, "north", "south"), out)
+    rules = (out / "deploy.toml").read_text() + f'[flower]\napp = "{folder / "server" / "app"}"\n'
+    (out / "deploy.toml").write_text(rules)
+    first, second = [node["node"] for node in status_file.read_status(out)["nodes"]]
+    answers: list[dict[str, Any]] = []
+    monkeypatch.setattr("fedptr.engines.flower.setup.show_status.call_flwr", lambda *_: answers.pop())
+
+    def online() -> dict[str, list[str]]:
+        assert show_status(out, watch=False) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        return {cells[1]: cells[3:] for cells in lines if cells[1:2] in (["north"], ["south"])}
+
+    answers.append({"nodes": [{"node-id": first, "status": "online"}, {"node-id": second, "status": "offline"}]})
+    found = online()
+    assert found["north"] == ["yes", "now"]
+    assert found["south"][0] == "no"
+    assert "ago" in found["south"]
+
+    def refuse(*_: object) -> dict[str, Any]:
+        raise UserError("the SuperLink does not answer")
+
+    monkeypatch.setattr("fedptr.engines.flower.setup.show_status.call_flwr", refuse)
+    assert [cells[0] for cells in online().values()] == ["no", "no"]
 
 
 @pytest.mark.parametrize(

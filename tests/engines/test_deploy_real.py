@@ -24,6 +24,7 @@ from deployed_federation import Federation3, federation
 from small_plans import in_process, moving, plan_for
 from wait_until import PATIENCE, until
 
+from fedptr.cli.main import main
 from fedptr.engines.flower.setup import certificates as keys
 from fedptr.engines.flower.setup import launch_run
 from fedptr.methods import all_methods
@@ -76,6 +77,18 @@ def test_nodes_run_no_program_that_the_server_sends(three: Federation3, tmp_path
             (app / f"{half}.py").write_text(text)
     assert three.summary()["weights_sha256"] == moving(in_process(plan))
     assert {half: trace.exists() for half, trace in traces.items()} == {"server": True, "client": False}
+
+
+@federations
+def test_status_shows_nodes_that_wait_for_the_next_run(three: Federation3, capsys: pytest.CaptureFixture[str]) -> None:
+    three.train(plan_for("fedavg"), "status")
+    assert main(["status", str(three.run)]) == 0
+    said = capsys.readouterr().out
+    assert "finished" in said
+    lines = [line.split() for line in said.splitlines()]
+    assert [cells[1:2] + cells[3:] for cells in lines if cells[1:2] and cells[1] in "abc"] == [
+        [name, "yes", "now"] for name in "abc"
+    ]
 
 
 @federations

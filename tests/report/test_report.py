@@ -50,6 +50,18 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+def test_the_table_says_over_how_many_rounds_accuracy_is_averaged(tmp_path: Path) -> None:
+    def heading(*rounds: int) -> str:
+        for number in rounds:
+            made_run(tmp_path / f"{rounds}" / f"run{number}", tables(rounds=number))
+        page = build_page(find_runs([tmp_path / f"{rounds}"])[0], [], [])
+        return ", ".join(re.findall(r"accuracy %, ([^<]+)<", page))
+
+    assert heading(2) == "mean of the last two rounds"
+    assert heading(1) == "after the last round"
+    assert heading(8) == "mean of the last five rounds"
+
+
 def test_no_two_methods_look_alike() -> None:
     """Each declares its own; one that declares none gets one of the others."""
     declared = [method.look for method in all_methods().values()]
@@ -228,7 +240,8 @@ def test_bad_input_is_one_sentence(compared: Path, tmp_path: Path, capsys: Captu
         return err
 
     out = ["-o", str(tmp_path / "report.html")]
-    assert "is not a folder" in refused(str(tmp_path / "missing"), *out)
+    assert "missing does not exist; name folders" in refused(str(tmp_path / "missing"), *out)
+    assert "is not a folder" in refused(__file__, *out)
     (tmp_path / "empty").mkdir()
     assert "holds no run" in refused(str(compared), str(tmp_path / "empty"), *out)
     made_run(tmp_path / "bad", tables())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from damaged_files import damage
-from small_world import World, quick
+from small_world import LOCAL, World, quick
 
-from fedptr import atomic_files
+import fedptr
+from fedptr import Rounds, Run, atomic_files
 from fedptr.atomic_files import DamagedFileError
 from fedptr.runs.checkpoint import CheckpointStore
 
@@ -36,6 +40,35 @@ def test_only_the_cohort_is_written(world: World, tmp_path: Path) -> None:
             name for name in files(tmp_path) if name.startswith("client") and name.endswith(f"-{run.round}.safetensors")
         }
         assert written == {f"client-{i}-{run.round}.safetensors" for i in run.record["cohort"]}
+
+
+def test_saving_in_the_library_works_as_documented(world: World, tmp_path: Path, monkeypatch) -> None:
+    """The lines of docs/own.md, run twice: the second time they continue."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "own.md").read_text(encoding="utf-8")
+    (lines,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "CheckpointStore" in code]
+    whole, starts = world.runs(quick("scaffold"), rounds=5), []
+
+    def federate(*arguments: Any, start: Run | None) -> Iterator[Run]:
+        starts.append(start.round if start else 0)
+        return fedptr.federate(*arguments, start=start)
+
+    names: dict[str, Any] = {"fedptr": fedptr, "federate": federate, "method": quick("scaffold"), "task": world.task}
+    names |= {"clients": world.clients, "test": world.test, "local": LOCAL}
+    for rounds in (3, 5):
+        exec(lines, names | {"rounds": Rounds(rounds=rounds)}, found := {})
+    assert starts == [0, 3]
+    assert torch.equal(found["run"].w, whole[-1].w)
+    store = CheckpointStore("checkpoints/mine")
+    assert store.rounds() == [5, 4], "what was saved by the first is pruned too"
+    (store.folder / "server-5.safetensors").write_bytes(b"")
+    newest = CheckpointStore(str(store.folder)).load_newest()
+    assert newest is not None
+    assert newest.round == 4
+    (store.folder / "server-4.safetensors").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"server-5\.safetensors"):
+        CheckpointStore(store.folder).load_newest()
+    assert CheckpointStore("nowhere").load_newest() is None
 
 
 def test_the_last_two_are_kept_and_nothing_else(saved) -> None:

@@ -250,7 +250,9 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "fedptr resume" in err
+    assert err.splitlines()[-1] == (
+        f"fedptr: stopped at once; continue from the last checkpoint with `fedptr resume {tmp_path / 'out'}`"
+    )
     assert "Traceback" not in err
 
 

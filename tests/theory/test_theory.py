@@ -183,6 +183,21 @@ def test_a_bound_needs_its_conditions() -> None:
         assert theorem.compute_bound(problem, lam, replace(seen, **none)) == math.inf
 
 
+def test_without_a_bound_the_answer_is_neither_yes_nor_no() -> None:
+    problem = shared_optimum_problem(0, N)
+    lam = theorem.smallest_lambda(problem.L, problem.L_minus, N)
+    seen = theorem.Trace(100, G=1.0, delta=1.0, L=problem.L, B=1.1, sigma=0.1, gamma=1e-3)
+    few, many = replace(seen, T=5, bound=math.inf), replace(seen, bound=2.0)
+
+    def answer(*traces: theorem.Trace) -> str:
+        return theorem.check_conditions(problem, lam, traces)["below the proof's bound"]
+
+    assert answer(few, many) == "no bound at T = 5: min ‖∇L‖² is 0.5 of it at the other T"
+    assert answer(few) == "no bound at T = 5: the proof divides by zero or less there"
+    assert answer(many) == "yes: min ‖∇L‖² is 0.5 of it"
+    assert answer(few, replace(many, bound=0.5)).startswith("no: min ‖∇L‖² is 2 of it")
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

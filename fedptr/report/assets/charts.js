@@ -102,6 +102,7 @@ const figures = {
   loss: (group, state, look) => curves("loss", "Test loss", "test loss (cross-entropy)", "", group, state, look),
 
   cost(group, state, look) {
+    const averaged = Math.max(...shown(group, state).map((one) => one.final.averaged));
     const data = shown(group, state).filter((one) => one.final[state.cost] !== null).map((one) => ({
       x: [one.final[state.cost]], y: [one.final.accuracy], name: literal(one.label), type: "scatter", mode: "markers",
       marker: { color: one.style[look.theme], symbol: one.style.symbol, size: 12 },
@@ -112,7 +113,8 @@ const figures = {
     return {
       title: "Cost and accuracy", data, words: "Up and to the left is better.",
       missing: data.length > 1 ? "" : "There is no chart of cost and accuracy: it needs two methods that have both.",
-      layout: { xaxis: { title: `${AXES[state.cost]}, whole run`, rangemode: "tozero" }, yaxis: { title: "final accuracy (%)" } },
+      layout: { xaxis: { title: `${AXES[state.cost]}, whole run`, rangemode: "tozero" },
+        yaxis: { title: `accuracy (%), ${averaged > 1 ? `last ${averaged} rounds` : "last round"}` } },
     };
   },
 

@@ -30,7 +30,7 @@ function lowest(dots, ids) {
 }
 
 const positionWords = (clients, position) => (position < clients.rounds.length
-  ? `round ${clients.rounds[position]}` : "mean of the last 5 evaluated rounds");
+  ? `round ${clients.rounds[position]}` : `mean of the last ${Math.min(5, clients.rounds.length)} evaluated rounds`);
 
 Object.assign(figures, {
   clients(group, state, look) {

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedptr.settings import build_settings, setting, unknown_name_error
 
 NAME = "node.toml"
 STATE = "state"
+DATA = "data"  # where a node's data is if nobody said
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,18 @@ class OwnData(NamedTuple):
     test_rows: list[int] | None = None
 
 
+def looks_like_path(name: str) -> bool:
+    return name == DATA or os.sep in name or name.endswith(".npz")
+
+
 def load_own_data(plan: NodePlan) -> OwnData:
     """A split file may say on which samples each part is tested; otherwise the dataset's test part is the node's."""
-    data = plan.data
-    if not data.dir and not Path(data.name).is_absolute() and (plan.folder / data.name).exists():
-        data = replace(data, name=str(plan.folder / data.name))
+    data, own = plan.data, plan.folder / plan.data.name
+    if not data.dir and own.exists():
+        data = replace(data, name=str(own))
+    elif looks_like_path(data.name) and not Path(data.name).expanduser().exists():
+        form = "an image folder (train/CLASS/*.png and test/CLASS/*.png) or an .npz file"
+        raise UserError(f"there is no data at {own} yet; put {form} there, or name its place in {plan.folder / NAME}")
     dataset = load_data(data)
     if not plan.node.split:
         return OwnData(dataset)

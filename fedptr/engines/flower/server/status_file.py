@@ -20,6 +20,7 @@ def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **m
         {
             "number": i,
             "name": member.name,
+            "node": str(roster.nodes[i]) if i in roster.nodes else None,  # Flower's number
             "samples": member.size,
             "online": roster.nodes.get(i) in online,
             "last_seen": roster.seen.get(i),

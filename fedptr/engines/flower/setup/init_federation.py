@@ -120,7 +120,7 @@ def add_node(server: Path, name: str, data: str, federation: Federation) -> Path
     own = [name for name in (plan.model.name, method_address(type(plan.method)).removesuffix(PTR)) if ":" in name]
     tables: dict[str, Any] = {
         "node": {"name": name, "number": number, **({"models": ",".join(own)} if own else {})},
-        "data": {"name": str(path.absolute()) if data and path.exists() else data or "data"},
+        "data": {"name": str(path.absolute()) if data and path.exists() else data or node_plan.DATA},
         "machine": {"device": "auto", "threads": 0},
     }
     write_text(folder / node_plan.NAME, tomli_w.dumps(tables))

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedptr.engines.flower.server import status_file
+from fedptr.engines.flower.server.deploy_plan import read_deploy_plan
+from fedptr.engines.flower.setup.launch_run import CONNECTION, call_flwr
 from fedptr.errors import UserError
 from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
@@ -27,13 +29,26 @@ def show_status(folder: Path, watch: bool) -> int:
             raise UserError(f"{folder} has no {status_file.NAME}; it is not a deployed run, or was not started yet")
         if watch and console.is_terminal:
             console.clear()
-        print_status(console, now, rounds, is_folder_in_use(folder))
+        print_status(console, now, rounds, is_folder_in_use(folder), ask_online_nodes(folder))
         if not watch or now["phase"] == "finished":
             return 0
         time.sleep(PAUSE)
 
 
-def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool) -> None:
+def ask_online_nodes(folder: Path) -> set[str] | None:
+    """Flower's numbers of the nodes that are connected now, also between runs; None if nobody can tell."""
+    link = read_deploy_plan(folder).flower
+    if not link.app:  # simulated
+        return None
+    server = Path(link.app).parent
+    try:
+        found = call_flwr(server, "supernode", "list", CONNECTION)
+        return {str(node["node-id"]) for node in found["nodes"] if node["status"] == "online"}
+    except (UserError, KeyError, OSError):
+        return None
+
+
+def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool, online: set[str] | None) -> None:
     phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
     accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
     console.print(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}", markup=False)
@@ -41,8 +56,10 @@ def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool
         console.print(f"problem: {now['problem']}", markup=False)
     table = Table("client", "node", "samples", "online", "last seen", box=SIMPLE_HEAD)
     for node in now["nodes"]:
-        online = "yes" if node["online"] and alive else "no"
-        table.add_row(str(node["number"]), node["name"], str(node["samples"]), online, format_age(node["last_seen"]))
+        known = node.get("node")
+        here = known in online if online is not None and known else node["online"] and alive
+        seen = "now" if here else format_age(node["last_seen"])
+        table.add_row(str(node["number"]), node["name"], str(node["samples"]), "yes" if here else "no", seen)
     console.print(table)
     for who, why in now.get("dropped", {}).items():
         console.print(f"last round without client {who}: {why}", markup=False)
