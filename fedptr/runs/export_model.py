@@ -24,6 +24,7 @@ from torch import Tensor
 from fedptr.atomic_files import replace_atomically
 from fedptr.core.predictor import Predictor
 from fedptr.errors import UserError
+from fedptr.messages import install_command
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import load_plan
 
@@ -92,7 +93,7 @@ def read_torchscript(path: Path) -> Function:
 def write_onnx(model: Predictor, example: Tensor, path: Path) -> None:
     for name in ("onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(f"ONNX needs {name}, which is not installed; install it with pip install 'fedptr[onnx]'")
+            raise UserError(f"--format onnx needs {name}; install it with: {install_command('onnx')}")
     torch.onnx.export(
         model,
         (example,),
