@@ -16,7 +16,7 @@ from fedptr.runs.summary import LAST, describe_mean
 
 FACTS = {  # of a summary, with their names on the page
     "data": "data",
-    "data_sha256": "data, sha256 (labels and some images)",
+    "data_sha256": "data, sha256",
     "split_sha256": "split, sha256",
     "weights_sha256": "weights, sha256",
     "rounds_sha256": "rounds.jsonl, sha256",

@@ -34,7 +34,7 @@ from fedptr.core.client_states import PREFIX, StateStore
 from fedptr.core.federation import Run, federate
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
-from fedptr.data.dataset import dataset_digest
+from fedptr.data.dataset import dataset_digest, sampled_digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -223,8 +223,16 @@ def finish_run(
 
 
 def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
-    """What must not have changed when a run is resumed: the plan, the split, and the data."""
-    return {"plan": identity_text(plan), "split": experiment.split.sha256, "data": dataset_digest(experiment.dataset)}
+    """What must not have changed when a run is resumed: the plan, the split, and the data.
+
+    Checkpoints of earlier versions have `data` alone, which covers a sample of the images.
+    """
+    return {
+        "plan": identity_text(plan),
+        "split": experiment.split.sha256,
+        "data": sampled_digest(experiment.dataset),
+        "all data": dataset_digest(experiment.dataset),
+    }
 
 
 def load_newest_checkpoint(
@@ -236,10 +244,10 @@ def load_newest_checkpoint(
         try:
             run, header = store.load(round_, device)
             check_same_plan(out, plan, header)
-            for what in same.keys() - {"plan"}:
-                if header.get(what) != same[what]:
+            for what in [name for name in same if name != "plan"]:
+                if header.get(what, same[what]) != same[what]:
                     words = "changed since the run was started; undo that, or start another run"
-                    raise UserError(f"the {what} of {out} {words}")
+                    raise UserError(f"the {what.removeprefix('all ')} of {out} {words}")
             history = RoundsFile(out, header)
         except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")

@@ -25,6 +25,7 @@ from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.core.visit import Purpose, visit_client
+from fedptr.data.dataset import dataset_digest
 from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.node.node_plan import STATE, NodePlan, load_own_data
 from fedptr.engines.flower.node.state_versions import StateVersions
@@ -47,6 +48,7 @@ class Node:
         self.dataset, self.rows, self.held_out, self.test_rows = load_own_data(plan)
         self.size = len(self.dataset.train_y if self.rows is None else self.rows)
         self.tests = len(self.dataset.test_y if self.test_rows is None else self.test_rows)
+        self.digest = dataset_digest(self.dataset)
         self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # for the last experiment
 
     def answer(self, parcel: Parcel) -> Parcel:
@@ -92,10 +94,8 @@ class Node:
 
     def make_fingerprint(self, salt: str) -> str:
         """Changes when the data does; differs between experiments, so that nobody recognises the data."""
-        digest = hashlib.sha256(salt.encode() + self.dataset.train_y.tobytes() + str(self.rows).encode())
-        images = self.dataset.train_x
-        digest.update(images[:: max(1, len(images) // 256)].tobytes())
-        return digest.hexdigest()
+        mine = [None if rows is None else [int(row) for row in rows] for rows in (self.rows, self.test_rows)]
+        return hashlib.sha256(f"{salt} {self.digest} {mine} {self.held_out}".encode()).hexdigest()
 
     def prepare_experiment(self, words: dict[str, Any]) -> tuple[Plan, Classification, Samples, Samples]:
         """The plan, the task and the node's data as agreed; made once per experiment."""
