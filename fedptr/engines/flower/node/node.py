@@ -52,6 +52,13 @@ class Node:
         self.made: tuple[str, Plan, Classification, Samples, Samples] | None = None  # for the last experiment
 
     def answer(self, parcel: Parcel) -> Parcel:
+        """With the nonce of the request, by which the server knows that whoever answers is the one it asked."""
+        reply = self.answer_or_refuse(parcel)
+        return (
+            Parcel({**reply.words, "nonce": parcel.words["nonce"]}, reply.blocks) if "nonce" in parcel.words else reply
+        )
+
+    def answer_or_refuse(self, parcel: Parcel) -> Parcel:
         """Never raises: the server gets what went wrong, in one sentence."""
         words = parcel.words
         kinds: dict[Any, Callable[[Parcel], Parcel]] = {

@@ -1,13 +1,17 @@
-"""A gate in Flower's SuperLink: over the network it serves nodes, and nothing else.
+"""A gate in Flower's SuperLink: over the network it serves nodes, and nothing else, and each speaks for itself alone.
 
 A SuperLink answers nodes, the `flwr` command line and its own child processes on one port. Without Flower's account
 server the command line needs no key, so whoever reaches the port could submit an app, which means running code on the
 server, or register a node. With the gate, everything but the nodes' part answers to this machine only.
+
+Flower checks that a node's request is signed with that node's key, and not whom the messages in it are from. So
+one node could answer in another's place. Here a push with a message from anybody else is refused and logged.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,10 +22,21 @@ FLOWER = (
         "flwr.superlink.main", "_get_middleware", 103, "def _get_middleware() -> list[Middleware]:", "acdbc2dce1520f8f"
     ),
     FlowerCode("flwr.superlink.main", "create_app", 197, "middleware=_get_middleware(),", "ee966b630c8ba8b5"),
+    FlowerCode(
+        "flwr.superlink.servicer.fleet.fleet_handlers", "push_messages", 247, "def push_messages(", "70c2fe927c6693b0"
+    ),
+    FlowerCode(
+        "flwr.superlink.routers.fleet.router",
+        "fleet_push_messages",
+        149,
+        "return fleet_handlers.push_messages(request=request, state=state)",
+        "925bc195db096d43",
+    ),
 )
 OPEN = ("/v1/fleet/", "/health")  # to nodes, which sign what they send
 Scope = dict[str, Any]
 Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
+Push = Callable[..., Any]
 
 
 class Gate:
@@ -53,12 +68,29 @@ def is_allowed(path: str, client: tuple[str, int] | None) -> bool:
         return False
 
 
+def refuse_other_senders(push: Push) -> Push:
+    """Flower's handler of pushed replies, which refuses those that are from another node than the one that pushes."""
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+
+    def push_messages(request: Any, state: Any) -> Any:
+        for message in request.messages_list:
+            if message.metadata.src_node_id != request.node.node_id:
+                words = f"node {request.node.node_id} pushed a reply of node {message.metadata.src_node_id}"
+                logging.getLogger("flwr").warning("fedptr: %s; it was refused", words)
+                raise FlowerError(ApiErrorCode.NO_PERMISSIONS, words)
+        return push(request=request, state=state)
+
+    return push_messages
+
+
 def install_gate() -> None:
     """The gate becomes the outermost middleware of the SuperLink that this process starts."""
     from flwr.superlink import main as superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
     inner = getattr(superlink, "_get_middleware", None)
     if inner is None:
         raise SystemExit("fedptr: this Flower has no place for the gate; install the one of fedptr[flower]")
     superlink._get_middleware = lambda: [Middleware(Gate), *inner()]
+    fleet_handlers.push_messages = refuse_other_senders(fleet_handlers.push_messages)

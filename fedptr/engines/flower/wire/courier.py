@@ -7,6 +7,7 @@ comes or its message expires, it is busy and is not asked again.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -60,11 +61,13 @@ class Courier:
     def ask_nodes(self, kind: str, parcels: Mapping[int, Parcel], timeout: float, group: str = "") -> Answers:
         """Sends, and waits until every node has answered, failed, gone offline or is late."""
         ttl = timeout + GRACE
-        messages = {n: Message(to_records(p), n, TYPES[kind], ttl=ttl, group_id=group) for n, p in parcels.items()}
+        nonces = {n: secrets.token_hex(16) for n in parcels}  # which nobody but the node that is asked can know
+        orders = {n: Parcel({**p.words, "nonce": nonces[n]}, p.blocks) for n, p in parcels.items()}
+        messages = {n: Message(to_records(p), n, TYPES[kind], ttl=ttl, group_id=group) for n, p in orders.items()}
         replies, failures = self.exchange_messages(messages, timeout)
         answers = Answers(failures=failures)
         for node, message in replies.items():
-            self.sort_reply(node, message, answers)
+            self.sort_reply(node, message, nonces[node], answers)
         return answers
 
     def exchange_messages(
@@ -104,11 +107,15 @@ class Courier:
         failures |= {n: "could not be sent to" for n, name in zip(nodes, names, strict=True) if not name}
         return {name: n for n, name in zip(nodes, names, strict=True) if name}
 
-    def sort_reply(self, node: int, message: Message, answers: Answers) -> None:
+    def sort_reply(self, node: int, message: Message, nonce: str, answers: Answers) -> None:
         try:
             parcel = from_records(message.content)
         except ReplyError as error:
             answers.failures[node] = str(error)
+            return
+        told = parcel.words.pop("nonce", "")
+        if not isinstance(told, str) or not secrets.compare_digest(told.encode(), nonce.encode()):
+            answers.failures[node] = "was answered for by somebody who was not asked: the request's nonce is missing"
             return
         if parcel.words.get("kind") == "refused":
             answers.failures[node] = str(parcel.words.get("reason"))[:500]
