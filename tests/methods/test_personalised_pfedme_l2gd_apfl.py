@@ -44,23 +44,23 @@ def local_steps(problem: QuadraticProblem, start: Tensor, local: Local, seed: in
 
 LIMITS = [
     *(
-        (PFedMe(weighting="uniform", lam=1.5, k=k, gamma=0.2, beta=beta, reset=reset, theta_decay=decay), local, 250)
-        for k, beta, reset, decay, local in (
-            (1, 1.0, True, 0.0, FEW),
-            (5, 1.0, True, 0.0, FEW),
-            (5, 0.5, True, 0.0, ONE),
-            (3, 1.0, False, 0.0, FEW),
-            (25, 1.0, False, 0.0, FEW),
-            (3, 1.5, False, 0.1, FEW),
+        (PFedMe(weighting="uniform", lam=1.5, k=k, gamma=0.2, beta=beta, reset=reset, theta_decay=decay), local, rounds)
+        for k, beta, reset, decay, local, rounds in (
+            (1, 1.0, True, 0.0, FEW, 100),
+            (5, 1.0, True, 0.0, FEW, 60),
+            (5, 0.5, True, 0.0, ONE, 250),
+            (3, 1.0, False, 0.0, FEW, 60),
+            (25, 1.0, False, 0.0, FEW, 60),
+            (3, 1.5, False, 0.1, FEW, 60),
         )
     ),
     *(
-        (APFL(weighting="uniform", alpha=a, mix_with=mix), FEW, 500)
-        for a in (0.3, 0.5, 1.0)
+        (APFL(weighting="uniform", alpha=a, mix_with=mix), FEW, rounds)
+        for a, rounds in ((0.3, 400), (0.5, 150), (1.0, 100))
         for mix in ("local", "global")
     ),
-    (APFL(weighting="uniform", alpha=0.0), FEW, 200),
-    (APFL(weighting="uniform", alpha=0.5), ONE, 800),
+    (APFL(weighting="uniform", alpha=0.0), FEW, 50),
+    (APFL(weighting="uniform", alpha=0.5), ONE, 450),
 ]
 
 

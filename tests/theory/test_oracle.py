@@ -60,7 +60,7 @@ def test_the_oracle_tells_wrong_rules_from_right_ones(name: str, part: float) ->
     """The table's lower part: each of these rules misses the optimum, but for the two that only deviate."""
     _, method = rules.PEERS[name]
     fine = name == "SCAFFOLD as in NVFlare" or (name == "SCAFFOLD as in Flower's niid_bench" and part == 1.0)
-    missed = rules.worst_error(method, part, ROUNDS[part])
+    missed = rules.worst_error(method, part, ROUNDS[part] // 2)
     assert missed < 1e-6 if fine else missed > 1e-2
 
 
@@ -68,7 +68,7 @@ def test_the_oracle_tells_wrong_rules_from_right_ones(name: str, part: float) ->
 def test_a_projection_of_half_a_round_keeps_a_methods_fixed_point(name: str) -> None:
     """It vanishes as the trajectory comes to rest: SCAFFOLD still reaches the optimum from w̃, FedAvg still does not."""
     quick = {"beta": "auto", "lr_img": "auto", "reach": 0.5, "H": 1, "R": 2, "ipc": 1, "dsa": False}
-    missed = measure_error(make_method(name, weighting="uniform", **quick), make_problem(0), 1.0, 100)
+    missed = measure_error(make_method(name, weighting="uniform", **quick), make_problem(0, clients=5), 1.0, 80)
     assert missed < 1e-6 if name == "scaffold+ptr" else missed > 1e-2
 
 
@@ -78,8 +78,9 @@ def test_fedavg_with_one_step_is_unbiased() -> None:
 
     from fedptr.theory.oracle import LOCAL
 
-    assert measure_error(FedAvg(weighting="uniform"), make_problem(0), 1.0, 400, replace(LOCAL, epochs=1)) < 1e-10
-    assert measure_error(FedAvg(weighting="samples"), make_problem(0), 1.0, 400, replace(LOCAL, epochs=1)) < 1e-10
+    one = replace(LOCAL, epochs=1, lr=0.3)
+    assert measure_error(FedAvg(weighting="uniform"), make_problem(0), 1.0, 100, one) < 1e-10
+    assert measure_error(FedAvg(weighting="samples"), make_problem(0), 1.0, 100, one) < 1e-10
 
 
 def test_uniform_and_weighted_optima_differ() -> None:
