@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedptr.cli.deploy import require_flower
+from fedptr.messages import count_noun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +89,7 @@ def print_statuses(
         return
     shown = runs if everything or len(runs) <= MANY else [run for run in runs if run.state != "finished"]
     counts = ", ".join(f"{count} {state}" for state, count in count_states(runs).items() if count)
-    console.print(f"{len(runs)} runs: {counts}")
+    console.print(f"{count_noun(len(runs), 'run')}: {counts}")
     for place, who in holders.items():
         console.print(f"{name_from(place, folder)}: {describe_process(who)}")
     if shown:
