@@ -15,6 +15,7 @@ fedptr.errors.UserError: walk.stps is not a setting; did you mean walk.steps?
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import operator
 import types
@@ -121,10 +122,16 @@ def unknown_name_error(what: str, name: str, known: Iterable[str], kind: str) ->
     return UserError(f"{what or 'an empty name'} is not {kind}; {hint}")
 
 
+@functools.cache
+def type_hints(cls: type) -> dict[str, Any]:
+    """The types of a class's settings. To evaluate them takes far longer than to check a plan, so they are kept."""
+    return typing.get_type_hints(cls)
+
+
 def build_settings(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """`cls(**values)` after checking every name, type and range; the error for a mistake says where it is."""
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     checked = {}
     for name, value in values.items():
         if name not in known:

@@ -93,7 +93,7 @@ def test_not_an_npz(tmp_path):
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(UserError, match=r"is not an \.npz file"):
         load_dataset(str(tmp_path / "a.npz"))
-    with pytest.raises(UserError, match=r"none\.npz is neither"):
+    with pytest.raises(UserError, match=r"none\.npz does not exist"):
         load_dataset(str(tmp_path / "none.npz"))
     with pytest.raises(UserError, match="train is missing"):
         load_dataset(str(tmp_path))
