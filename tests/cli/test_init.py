@@ -102,7 +102,10 @@ def test_a_file_is_replaced_only_when_asked(tmp_path: Path, capsys: Capture) -> 
     [
         (["."], ". is a folder; name a file to write"),
         (["none/plan.toml"], "there is no folder none; create it first"),
-        (["--dataset", "digit"], "digit is not a known dataset; did you mean digits?"),
+        (
+            ["--dataset", "digit"],
+            "digit is not a known dataset, and no such file or folder exists; did you mean digits?",
+        ),
         (["--method", "fedpr"], "did you mean fedptr?"),
         (["--clients", "0"], "split.clients must be at least 1, not 0"),
         (["--set", "local.lrr=1"], "local.lrr is not a setting; did you mean local.lr?"),
@@ -152,7 +155,7 @@ def test_in_a_terminal_it_asks_and_enter_takes_the_default(tmp_path: Path) -> No
     code, shown = answer(lambda name: replies[name].pop(0))
     assert code == 0, shown
     assert not any(replies.values()), "every answer was asked for"
-    assert "digts is not a known dataset; did you mean digits?" in shown
+    assert "digts is not a known dataset, and no such file or folder exists; did you mean" in shown
     assert "split.alpha must be a number, not 'x'" in shown
     assert "clients (number of clients) [10]: " in shown
     named = {section: table for section, table in read_plan(tmp_path / "plan.toml").items() if table}

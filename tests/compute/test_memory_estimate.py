@@ -308,7 +308,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cramped(monkeypatch, 60_000_000)
-    argv = ["--model", "convnet", "--width", "32"]
+    argv = ["--preset", "paper", "--model", "convnet", "--width", "32"]
     many = ["--set", "method.ipc=50", "--threads"]
     assert "; lower method.ipc, or lower model.width" in refused(capsys, *argv, *many, "1")
     assert "; lower machine.threads or method.ipc, or" in refused(capsys, *argv, *many, "4")

@@ -242,7 +242,7 @@ def test_what_a_worker_lacks_is_the_users_to_put_right(pool: Pool, tmp_path: Pat
     tables = plan(data={"name": str(source)}, split={"clients": 2, "kind": "iid"})
     experiment = prepare_experiment(tables)
     source.unlink()  # as on a machine that does not have it
-    with pytest.raises(UserError, match=r"^data: .*here.npz is neither"), Workers(tables, experiment, pool):
+    with pytest.raises(UserError, match=r"^data: .*here.npz does not exist"), Workers(tables, experiment, pool):
         pass
     other = replace(experiment, dataset=replace(experiment.dataset, train_y=1 - experiment.dataset.train_y))
     np.savez(source, train_x=x, train_y=y, test_x=x, test_y=y)

@@ -163,7 +163,8 @@ def test_memory_counts_both() -> None:
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    args = build_parser().parse_args(["run", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"])
+    argv = ["run", "--preset", "paper", "--method", "scaffold", "--with", "ptr", "--set", "method.lam=0.2"]
+    args = build_parser().parse_args(argv)
     plan = check_plan(build_tables(args))
     assert plan.method == make_method("scaffold+ptr", lam=0.2)
     assert check_plan(plan.tables()) == plan
