@@ -190,7 +190,7 @@ def test_links_and_devices_are_refused(tmp_path, kind):
 
 def test_unknown_names():
     for function in (fetch.fetch_dataset, load_dataset):
-        with pytest.raises(UserError, match="cifr10 is not a known dataset.*; did you mean cifar10"):
+        with pytest.raises(UserError, match=r"cifr10 is not a known dataset.*; did you mean cifar10"):
             function("cifr10")
     with pytest.raises(UserError, match="nothing to get"):
         fetch.fetch_dataset("digits")
