@@ -47,12 +47,14 @@ def accuracies(*command: str | Path, cwd: Path) -> list[float]:
     return [float(number) / 100 for number in re.findall(r"accuracy +([\d.]+)%", done.stdout)]
 
 
+@pytest.mark.slow
 def test_own_model_and_data(tmp_path: Path) -> None:
     seen = accuracies(sys.executable, "-W", "error", EXAMPLES / "own_model_and_data.py", cwd=tmp_path)
     assert seen[0] < 0.85 < seen[-1]  # chance is 0.4
     assert len(seen) < 30, "the example should show an early stop"
 
 
+@pytest.mark.slow
 def test_own_cli_model(tmp_path: Path) -> None:
     """The command as its file has it, on images with a bright quarter that is the class."""
     rng = np.random.default_rng(0)

@@ -77,6 +77,7 @@ def readable(path: Path) -> bool:
 # What is damaged or has changed
 
 
+@pytest.mark.slow
 def test_damaged_shadows(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     """What can be mended is; of the rest it is said what to remove."""
     folder = copied(trained, tmp_path)

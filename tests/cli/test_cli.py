@@ -317,6 +317,7 @@ def test_a_subset_of_the_test_images_is_said(tmp_path: Path, capsys: Capture) ->
     assert "tested on 100 of 360" in err
 
 
+@pytest.mark.slow
 def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
@@ -341,7 +342,7 @@ def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     assert all(words in text for words in ("━", "round", "2/2", "accuracy", "s/round", "left"))
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_asked_to_stop_it_finishes_the_round_and_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
     process = fedptr("run", *TINY, "--rounds", "100000", "--method", "fedavg", "--out", str(tmp_path / "out"))
     assert process.stderr is not None

@@ -142,6 +142,7 @@ def gap(run: Run, clients: Sequence[Samples], lam: float) -> float:
     return primal - dual
 
 
+@pytest.mark.slow
 def test_the_duality_gap_closes_and_models_belong_to_their_duals() -> None:
     """Through three steps that learn Σ. After more of them 100 rounds no longer suffice (we have not found out why):
     the gap was 8e-4 after 500 rounds, and 8e-5 after 800.
@@ -158,6 +159,7 @@ def test_the_duality_gap_closes_and_models_belong_to_their_duals() -> None:
     assert gaps[-1] < 6e-5
 
 
+@pytest.mark.slow
 def test_without_the_second_computation_of_w_the_gap_stays_open() -> None:
     clients, lam = make_clients(), 0.1
     assert gap(run(Forgetful(lam=lam, frac=5.0, inner=100), 400, clients), clients, lam) > 1e-3

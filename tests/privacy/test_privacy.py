@@ -287,7 +287,7 @@ def test_a_private_run_says_what_it_protects(tmp_path: Path, capsys: pytest.Capt
         out = tmp_path / randomness
         sets = ["privacy.clip=1", "method.weighting=uniform", f"privacy.randomness={randomness}"]
         sets = [part for setting in sets for part in ("--set", setting)]
-        assert main(["run", "--method", "fedavg", "--rounds", "2", "--out", str(out), *sets]) == 0
+        assert main(["run", "--method", "fedavg", "--model", "mlp", "--rounds", "2", "--out", str(out), *sets]) == 0
         told = capsys.readouterr()
         assert "ε = " in told.out
         assert words in told.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -134,10 +135,24 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+def kill_on_the_way(where: str, folder: Path, rounds: int = 6) -> Path:
+    argv = [where, "resume", str(folder), "--rounds", str(rounds)]
+    assert subprocess.run([sys.executable, "-c", KILLED, *argv], check=False).returncode == -9
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The short run, killed there on its way to six rounds; one process for all tests that need it."""
+    base = tmp_path_factory.mktemp("killed")
+    return functools.cache(lambda where: kill_on_the_way(where, Path(shutil.copytree(made / "short", base / where))))
+
+
 @pytest.mark.parametrize("where", ["sealed", "planned", "training"])
-def test_a_kill_on_the_way_loses_nothing(where: str, short: Path, made: Path, capsys: Capture) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, where, "resume", str(short), "--rounds", "6"], check=False)
-    assert killed.returncode == -9
+def test_a_kill_on_the_way_loses_nothing(
+    where: str, killed: Callable[[str], Path], tmp_path: Path, made: Path, capsys: Capture
+) -> None:
+    short = Path(shutil.copytree(killed(where), tmp_path / "run"))
     said = resume(short, capsys)
     if where == "sealed":  # it is what it was
         assert "nothing to do" in said
@@ -147,6 +162,7 @@ def test_a_kill_on_the_way_loses_nothing(where: str, short: Path, made: Path, ca
     assert timeless(short) == timeless(made / "whole")
 
 
+@pytest.mark.slow
 def test_an_early_summary_that_does_not_know_its_plan(short: Path, made: Path, capsys: Capture) -> None:
     """Killed before a round was added, the plan alone tells that there is more to do."""
     from fedptr.runs import summary
@@ -155,8 +171,7 @@ def test_an_early_summary_that_does_not_know_its_plan(short: Path, made: Path, c
     del told["plan_sha256"]
     (short / "summary.json").write_text(json.dumps({**told, "sha256": summary.summary_digest(told)}))
     assert read_finished(short)
-    subprocess.run([sys.executable, "-c", KILLED, "planned", "resume", str(short), "--rounds", "6"], check=False)
-    resume(short, capsys)
+    resume(kill_on_the_way("planned", short), capsys)
     assert outcome(short) == outcome(made / "whole")
 
 
@@ -184,9 +199,11 @@ def test_a_checkpoint_knows_how_many_rounds_its_plan_has(made: Path) -> None:
     assert "plan_before" not in header
 
 
-def test_a_plan_that_was_edited_by_hand_is_still_refused(short: Path, capsys: Capture) -> None:
+def test_a_plan_that_was_edited_by_hand_is_still_refused(
+    killed: Callable[[str], Path], tmp_path: Path, capsys: Capture
+) -> None:
     """Also after an extension that was stopped, where two plans will do."""
-    subprocess.run([sys.executable, "-c", KILLED, "planned", "resume", str(short), "--rounds", "6"], check=False)
+    short = Path(shutil.copytree(killed("planned"), tmp_path / "run"))
     plan = short / "plan.toml"
     plan.write_text(plan.read_text().replace("rounds = 6", "rounds = 7"))
     assert "the plan of" in resume(short, capsys, code=2)
@@ -254,10 +271,11 @@ def test_an_evaluation_that_only_the_shorter_run_makes_does_not_count(tmp_path: 
     assert (weights, lines) == outcome(whole)
 
 
+@pytest.mark.slow
 def test_a_run_cannot_end_where_it_was_not_evaluated(tmp_path: Path, capsys: Capture) -> None:
     every = ["--method", "fedavg", "--set", "run.eval_every=3"]
     part = run(tmp_path / "part", 4, *every)
-    subprocess.run([sys.executable, "-c", KILLED, "training", "resume", str(part), "--rounds", "8"], check=False)
+    kill_on_the_way("training", part, 8)
     assert "has 5 rounds already" in resume(part, capsys, "--rounds", "5", code=2)
     resume(part, capsys, "--rounds", "6")
     assert read_finished(part)[0]["rounds"] == 6
@@ -303,9 +321,8 @@ def eager(plan: Plan) -> Plan:
     return replace(plan, machine=replace(plan.machine, compile="off"))
 
 
-def test_the_report_of_a_run_that_is_getting_longer(short: Path, capsys: Capture) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, "training", "resume", str(short), "--rounds", "6"], check=False)
-    (found,), problems = find_runs([short])
+def test_the_report_of_a_run_that_is_getting_longer(killed: Callable[[str], Path]) -> None:
+    (found,), problems = find_runs([killed("training")])
     assert found.state == "unfinished, 5/6 rounds"
     assert not problems
 

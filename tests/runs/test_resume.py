@@ -180,7 +180,7 @@ def test_what_was_changed_is_refused(part: Path, capsys, name: str, old: str, ne
     assert words in resume(part, capsys, 2)
 
 
-@pytest.mark.parametrize("name", ["plan.toml", "rounds.jsonl"])
+@pytest.mark.parametrize("name", ["plan.toml", pytest.param("rounds.jsonl", marks=pytest.mark.slow)])
 def test_fuzzed_folders_resume_exactly_or_are_refused(part: Path, stopped, name: str, capsys) -> None:
     """A thousand mutations each, up to the point where training would continue, from what the seals vouch for."""
     rng, whole = random.Random(name), (part / name).read_bytes()
@@ -235,6 +235,7 @@ def test_fuzzed_caches_are_whole_or_refused(tmp_path: Path) -> None:
     assert refused > 900
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     """In a round that takes minutes, nobody has to wait for its end."""
