@@ -131,7 +131,7 @@ def type_hints(cls: type) -> dict[str, Any]:
 def build_settings(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """`cls(**values)` after checking every name, type and range; the error for a mistake says where it is."""
     known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]
-    hints = type_hints(cls)
+    hints = type_hints(typing.cast(type, cls))
     checked = {}
     for name, value in values.items():
         if name not in known:
