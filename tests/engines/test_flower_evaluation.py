@@ -156,8 +156,8 @@ def test_rounds_count_when_nobody_evaluates(tmp_path: Path, models: list[torch.T
 
     def leave(node: int, message: Any) -> Any:
         if message.metadata.message_type == "evaluate":
-            parcel = Parcel({"kind": "refused", "reason": "has no time"})
-            message.content = to_records(parcel)
+            nonce = from_records(message.content).words["nonce"]
+            message.content = to_records(Parcel({"kind": "refused", "reason": "has no time", "nonce": nonce}))
         return message
 
     grid.change = leave
