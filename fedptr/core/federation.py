@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,7 +52,8 @@ class Run:
 
     It never changes while it is held, wherever its clients' states are kept and whatever later rounds do. `server` and
     `clients` hold what the method keeps there, by name; `record` holds the last round's numbers, a line of
-    `rounds.jsonl`: `test_accuracy` (a fraction), `test_loss`, the cohort, bytes and seconds.
+    `rounds.jsonl`: `test_accuracy` (a fraction), `test_loss`, the cohort, bytes and seconds. All runs that `federate`
+    yields are `evaluated`; it resumes from one that is not by evaluating it.
     """
 
     round: int
@@ -61,6 +61,7 @@ class Run:
     clients: ClientStates
     record: dict[str, Any] = field(default_factory=dict)
     task: Task | None = field(default=None, compare=False, repr=False)
+    evaluated: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, ClientStates):  # a plain mapping is accepted too
@@ -109,6 +110,7 @@ class Protection(Protocol):
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]: ...
     def release(self, replies: list[Reply], x: Tensor, rounds: Rounds, site: Site) -> list[Reply]: ...
     def record(self, rounds: Rounds, done: int) -> dict[str, float]: ...
+    def commit(self, run: Run) -> None: ...  # before anything of the run's new model leaves the server
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class NoProtection:
 
     def record(self, rounds: Rounds, done: int) -> dict[str, float]:
         return {}
+
+    def commit(self, run: Run) -> None: ...
 
 
 def federate(
@@ -149,8 +153,7 @@ def federate(
     them every client evaluates the global model and its own whenever the test set is due.
     """
     rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or NoProtection()
-    parts = (method, "method"), (rounds, "run"), (local, "local"), (faults, "faults"), (privacy, "privacy")
-    for settings, name in parts:
+    for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         check_settings(settings, name)
     check_participation(method, rounds)
     privacy.check(method, rounds)
@@ -163,20 +166,21 @@ def federate(
     server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes), numbers=len(clients))
     channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
     run = start or first_run(method, server, state_store)
-    for t in range(run.round, rounds.rounds):
-        site = site_of_round(server, local, rounds.seed, t)
-        cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", t))
-        sites = {i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i]) for i in cohort}
-        due = (t + 1) % rounds.eval_every == 0 or t + 1 == rounds.rounds
-        run = next_round(method, run, site, sites, channel, privacy, rounds, test if due else None)
-        if due and tests:
-            testers = {
-                i: site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i], client_tests[i])
-                for i in known
-                if i in tests
-            }
-            run = evaluate_clients(method, run, site, testers, channel)
-        run = replace(run, task=task)
+
+    def visit_site(site: Site, i: int, test: Samples | int = 0) -> Site:
+        return site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i], test)
+
+    while run.round < rounds.rounds or not run.evaluated:
+        if run.evaluated:
+            site = site_of_round(server, local, rounds.seed, run.round)
+            cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", run.round))
+            run = next_round(method, run, site, {i: visit_site(site, i) for i in cohort}, channel, privacy, rounds)
+            privacy.commit(run)
+        site = site_of_round(server, local, rounds.seed, run.round - 1)
+        if run.round % rounds.eval_every == 0 or run.round == rounds.rounds:
+            testers = {i: visit_site(site, i, client_tests[i]) for i in known if i in tests}
+            run = evaluate_run(method, run, site, test, testers, channel)
+        run = replace(run, task=task, evaluated=True)
         yield run
 
 
@@ -321,9 +325,8 @@ def next_round(
     channel: Channel,
     privacy: Protection,
     rounds: Rounds,
-    test: Samples | None,
 ) -> Run:
-    """One round: the exchange with the cohort, aggregation, evaluation."""
+    """One round: the exchange with the cohort, and aggregation. The new model is not evaluated yet."""
     clock = Clock()
     met = exchange_messages(method, run, site, sites, channel)
     clock.lap("visits")
@@ -334,10 +337,8 @@ def next_round(
         if not bool(server["x"].isfinite().all()):
             raise ReplyError("its model is no longer finite; a smaller method.server_lr or local.lr may help")
     clock.lap("aggregation")
-    scores = {} if test is None else site.task.evaluate(server["x"], test, server.get("buffers"))
-    clock.lap("evaluation")
-    record: dict[str, Any] = {"round": site.round + 1, **{f"test_{name}": value for name, value in scores.items()}}
-    record |= {
+    record: dict[str, Any] = {
+        "round": site.round + 1,
         "cohort": list(sites),
         **({"dropped": met.dropped} if met.dropped else {}),
         "bytes_down": met.down,
@@ -346,27 +347,32 @@ def next_round(
     record["bytes_up"] += met.up
     record |= privacy.record(rounds, site.round + 1)
     clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
-    return Run(site.round + 1, server, clients, record)
+    return Run(site.round + 1, server, clients, record, evaluated=False)
 
 
-def evaluate_clients(method: Method, run: Run, site: Site, testers: Mapping[int, Site], channel: Channel) -> Run:
-    """The run, whose record now has the scores of every client that has test data, whether or not it took part."""
-    began = time.perf_counter()
-    msg = evaluation_message(run)
-    own = {i: method.message(run.server, i) for i in testers}
-    request = Request("evaluate", run.w, msg, expected_scores(method), own)
-    visits, missing = channel.visits(method, request, run.clients, testers, channel.tolerant)
-    record = {**run.record, **record_scores({i: visit.reply for i, visit in visits.items()})}
-    if missing:
-        record["not_evaluated"] = missing
-    seconds = time.perf_counter() - began
+def evaluate_run(
+    method: Method, run: Run, site: Site, test: Samples | None, testers: Mapping[int, Site], channel: Channel
+) -> Run:
+    """The run, whose record now has the scores of its model on the test set, and on the clients' own test sets."""
+    clock, record = Clock(), run.record
+    if test is not None:
+        scores = site.task.evaluate(run.w, test, run.server.get("buffers"))
+        record = {"round": run.round, **{f"test_{name}": value for name, value in scores.items()}, **record}
+    if testers:
+        record = {**record, **evaluate_clients(method, run, testers, channel)}
+    clock.lap("evaluation")
     times = record["seconds"]
-    record["seconds"] = {
-        **times,
-        "evaluation": times["evaluation"] + seconds,
-        "total": times["total"] + seconds,
-    }
-    return replace(run, record=record)
+    more = {"evaluation": times["evaluation"] + clock.total, "total": times["total"] + clock.total}
+    return replace(run, record={**record, "seconds": {**times, **more}})
+
+
+def evaluate_clients(method: Method, run: Run, testers: Mapping[int, Site], channel: Channel) -> dict[str, Any]:
+    """For the record: the scores of every client that has test data, whether or not it took part."""
+    own = {i: method.message(run.server, i) for i in testers}
+    request = Request("evaluate", run.w, evaluation_message(run), expected_scores(method), own)
+    visits, missing = channel.visits(method, request, run.clients, testers, channel.tolerant)
+    scores = record_scores({i: visit.reply for i, visit in visits.items()})
+    return {**scores, "not_evaluated": missing} if missing else scores
 
 
 def personal_model(method: Method, run: Run, site: Site, i: int) -> Tensor:

@@ -65,7 +65,7 @@ def describe_round(
         "projection": sum(part.pop("seconds_projection", 0.0) for part in parts),
         "training": sum(visit.seconds for visit in visits.values()),
         "aggregation": clock.seconds["aggregation"],
-        "evaluation": clock.seconds["evaluation"],
+        "evaluation": 0.0,
         "total": clock.total,
     }
     return record | ({"server": server} if server else {}) | {"clients": clients, "seconds": seconds}

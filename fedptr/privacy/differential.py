@@ -23,16 +23,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.federation import Rounds, draw_cohort
+from fedptr.core.federation import Rounds, Run, draw_cohort
 from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
 from fedptr.messages import install_command
 from fedptr.privacy import secure_sums
-from fedptr.settings import setting
+from fedptr.settings import check_settings, setting
 from fedptr.types import Reply
 
 ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512]  # of the Rényi divergence: integers, which always converge
+
+SMALL_PART = 0.01  # of δ, for cohorts that are too small to be masked
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,17 @@ class Privacy:
         """Whether clients keep to themselves how their tests went."""
         return self.secure and not self.scores
 
+    @property
+    def counts_releases(self) -> bool:
+        """Whether a round that is done again is another release; with noise from the seed it is the same one."""
+        return bool(self.clip) and self.randomness == "system"
+
     def cohort(self, clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
         """One coin flip per client, so a cohort may be empty. Without differential privacy, the usual cohort."""
         if not self.clip:
             return draw_cohort(clients, rounds, key)
+        if self.secure:
+            check_masked_cohorts(self, len(clients), rounds)
         coins = draw_uniform(len(clients), self.source(key), "sampling").tolist()
         return [i for i, coin in zip(clients, coins, strict=True) if coin < rounds.participation]
 
@@ -77,7 +86,11 @@ class Privacy:
         """The ε spent by `done` rounds."""
         return {"epsilon": compute_epsilon(rounds.participation, self.noise, done, self.delta)} if self.clip else {}
 
+    def commit(self, run: Run) -> None:
+        """Nothing is kept here; `fedptr.privacy.ledger` counts the releases of a run that has a folder."""
+
     def check(self, method: Method, rounds: Rounds) -> None:
+        check_settings(self, "privacy")
         check_privacy(self, method, rounds)
 
     def source(self, key: Key) -> Key | None:
@@ -152,6 +165,25 @@ def check_privacy(privacy: Privacy, method: Method, rounds: Rounds) -> None:
         raise UserError("privacy.clip: repeating a round would release it twice; set run.checkpoint_every=1")
     if importlib.util.find_spec("dp_accounting") is None:
         raise UserError(f"privacy.clip needs dp-accounting; install it with: {install_command('privacy')}")
+
+
+def check_masked_cohorts(privacy: Privacy, clients: int, rounds: Rounds) -> None:
+    """Refuses cohorts of which too many are too small to be masked.
+
+    A single reply cannot be masked, so a cohort of one adds nothing. One client more makes it a cohort of two, and
+    changes the sum by two steps, where ε covers one. The probability that this ever happens is part of δ, and must be a
+    small part.
+    """
+    q = rounds.participation
+    if q == 1:  # nobody is drawn
+        return
+    alone = (clients - 1) * q * (1 - q) ** max(clients - 2, 0)  # exactly one of the others is drawn
+    if rounds.rounds * q * alone > privacy.delta * SMALL_PART:
+        raise UserError(
+            f"privacy.secure with privacy.clip: with {clients} clients and run.participation={q:g} a cohort of one is "
+            "too likely: its reply cannot be masked, and ε does not cover that; set run.participation=1, or have more "
+            "clients in a round"
+        )
 
 
 def explain_needs(method: Method) -> str:

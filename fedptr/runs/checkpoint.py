@@ -11,6 +11,7 @@ round, so nothing else has to be kept.
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import torch
@@ -20,9 +21,11 @@ from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, Header
 from fedptr.core.client_states import ClientStates, StateStore, StoredState
 from fedptr.core.federation import Run
+from fedptr.runs.rounds_file import to_json_values
 
 FORMAT = "1"
 KEPT = 2
+RECORD = "record"  # in the header of a checkpoint whose round is not evaluated yet: what is known of the round
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
@@ -50,9 +53,10 @@ class CheckpointStore:
         index = torch.cat([last, last.new_zeros(max(0, max(changed, default=0) + 1 - len(last)))])
         index[torch.tensor(changed, dtype=torch.int64)] = run.round
         tensors = {INDEX: pairs_of(index), **{f"server/{name}": value for name, value in run.server.items()}}
-        atomic_files.write_tensors(
-            self.server(run.round), tensors, {**(header or {}), "format": FORMAT, "round": str(run.round)}
-        )
+        own = {"format": FORMAT, "round": str(run.round)}
+        if not run.evaluated:  # its line is not in rounds.jsonl yet
+            own[RECORD] = json.dumps(to_json_values(run.record))
+        atomic_files.write_tensors(self.server(run.round), tensors, {**(header or {}), **own})
         self.states, self.indices[run.round] = run.clients, index
         self.prune()
 
@@ -108,7 +112,8 @@ class CheckpointStore:
                 raise DamagedFileError(f"{path.name} is of client {own.get('client')}")
             stored |= self.state_store.put({i: state})
             stored[i].mark_saved(path)
-        return Run(round_, server, ClientStates(store=self.state_store).with_stored(stored)), header
+        clients, record = ClientStates(store=self.state_store).with_stored(stored), header.get(RECORD)
+        return Run(round_, server, clients, json.loads(record or "{}"), evaluated=record is None), header
 
     def adopt(self, run: Run) -> None:
         """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""

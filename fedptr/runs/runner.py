@@ -4,6 +4,7 @@ plan.toml            the complete plan; `fedptr run DIR/plan.toml` repeats the r
 split.json           which sample belongs to which client
 rounds.jsonl         one line a round
 auxiliary/           now and then a picture of the auxiliary images, for methods that have any; the sets if asked for
+privacy.json         with differential privacy, how many models were released; see fedptr.privacy.ledger
 checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
                      memory has no room for
 audit/               what `fedptr audit` found, and the shadow models it trained
@@ -27,17 +28,18 @@ from typing import Any
 
 import torch
 
-from fedptr.atomic_files import DamagedFileError, Header, write_text
+from fedptr.atomic_files import DamagedFileError, Header, read_tensors, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
-from fedptr.core.federation import Run, federate
+from fedptr.core.federation import Protection, Run, federate
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest, sampled_digest
 from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.privacy.ledger import CountedPrivacy, Ledger, open_ledger
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend, trackers
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import CheckpointStore
@@ -52,6 +54,7 @@ from fedptr.runs.same_run import check_same_plan, identity_text
 from fedptr.runs.trained_model import describe_best, describe_model, keep_best
 
 Show = Callable[[Record], None]
+Save = Callable[[Run], None]
 # How a run's cohorts visit.
 Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[VisitCohort | None]]
 
@@ -130,12 +133,8 @@ def run_rounds(
     engine: Engine,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
-    store, same, total = (
-        CheckpointStore(out / CHECKPOINTS, state_store),
-        checkpoint_header(plan, experiment),
-        plan.run.rounds,
-    )
-    e, p = experiment, plan
+    e, p, total = experiment, plan, plan.run.rounds
+    store, same = CheckpointStore(out / CHECKPOINTS, state_store), checkpoint_header(plan, experiment)
     with (
         note_failure(out),
         contextlib.closing(history),
@@ -143,6 +142,7 @@ def run_rounds(
         engine(plan, experiment) as visits,
         defer_signals(advise_resume(out)) as stop,
     ):
+        privacy, save = protect_releases(plan, out, start, store, history, lambda: same)
 
         def look(run: Run) -> None:
             show(run.record)
@@ -151,10 +151,29 @@ def run_rounds(
                 auxiliary_pictures.save_picture(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
             auxiliary_sets.keep_sets(run, out, plan.output.sets, total)
 
-        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, p.privacy, e.client_tests)
+        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, privacy, e.client_tests)
         runs = federate(p.method, e.task, e.clients, *asked)
-        run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
+        run = record_rounds(plan, out, runs, start, store, history, look, save, stop)
     return finish_run(plan, experiment, out, run, store, history), history.records
+
+
+def protect_releases(
+    plan: Plan, out: Path, start: Run | None, store: CheckpointStore, history: RoundsFile, same: Callable[[], Header]
+) -> tuple[Protection, Save]:
+    """What `federate` is to protect replies with, and how its runs are saved: with the header of `same`.
+
+    With differential privacy every release is counted in the folder, and is in a checkpoint before it happens.
+    """
+    ledger: Ledger | None = None
+    if plan.privacy.counts_releases:
+        header = {} if start is None else read_tensors(store.server(start.round))[1]
+        ledger = open_ledger(out, start, header)
+
+    def save(run: Run) -> None:
+        counted = {} if ledger is None else ledger.header()
+        store.save(run, {**same(), **history.header(), **counted, "torch": torch.__version__})
+
+    return plan.privacy if ledger is None else CountedPrivacy(plan.privacy, ledger, save), save
 
 
 @contextlib.contextmanager
@@ -179,10 +198,10 @@ def record_rounds(
     store: CheckpointStore,
     history: RoundsFile,
     look: Callable[[Run], None],
-    same: Callable[[], Header],
+    save: Save,
     stop: StopRequest | None = None,
 ) -> Run:
-    """Records every round, lets `look` see it, and saves a checkpoint with the header of `same`; returns the last."""
+    """Records every round, lets `look` see it, and saves a checkpoint; returns the last."""
     if start is not None:
         store.adopt(start)
     summaries.reset_peak_memory()
@@ -194,7 +213,7 @@ def record_rounds(
         look(run)  # before the checkpoint: a resume starts after the round, and does not look at it again
         asked = stop.number if stop else 0
         if every and (run.round % every == 0 or run.round == total or asked):
-            store.save(run, {**same(), **history.header(), "torch": torch.__version__})
+            save(run)
             asked = stop.number if stop else 0  # perhaps only while this was written
         if asked and run.round < total:
             raise StoppedError(out, run.round, asked)

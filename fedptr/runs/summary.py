@@ -132,7 +132,8 @@ def summary_at_round(summary: Record, records: list[Record], rounds: int, every:
     first = records[:rounds]
     known = {name: value for name, value in summary.items() if name not in OF_THE_END}
     if "privacy" in summary:
-        known["privacy"] = {**summary["privacy"], "epsilon": first[-1]["epsilon"]}
+        spent = {name: first[-1][name] for name in ("epsilon", "releases") if name in first[-1]}
+        known["privacy"] = {**summary["privacy"], **spent}
     return {**known, "rounds": rounds, **measure_rounds(first, every), **describe_matching(first)}
 
 
@@ -141,7 +142,8 @@ def describe_privacy(plan: Plan, last: Record) -> Record:
     if not plan.privacy.clip:
         return {}
     promise = "a client's taking part" if plan.privacy.randomness == "system" else "nothing: its noise is from the seed"
-    return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, "protects": promise}}
+    counted = {"releases": last["releases"]} if "releases" in last else {}
+    return {"privacy": {"epsilon": last["epsilon"], "delta": plan.privacy.delta, **counted, "protects": promise}}
 
 
 def describe_matching(records: list[Record]) -> Record:

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from fedptr import atomic_files
 from fedptr.atomic_files import Header, write_text
 from fedptr.compute.choose import choose_backend
-from fedptr.core.federation import Run, federate
+from fedptr.core.federation import Protection, Run, federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
@@ -45,7 +45,7 @@ from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record, RoundsFile
-from fedptr.runs.runner import finish_run, load_newest_checkpoint, record_rounds
+from fedptr.runs.runner import finish_run, load_newest_checkpoint, protect_releases, record_rounds
 from fedptr.runs.same_run import identity_text
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
@@ -107,15 +107,23 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     history = history or RoundsFile(out)
     # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
     with contextlib.closing(history), trackers.track_rounds(out, history.records) as track:
+        privacy, save = protect_releases(
+            plan,
+            out,
+            start,
+            store,
+            history,
+            lambda: {**same, "roster": roster.to_text(), "agreement": json.dumps(agreed.to_words())},
+        )
         run = record_rounds(
             plan,
             out,
-            rounds_that_count(server, admission, remote, task, test, start),
+            rounds_that_count(server, admission, remote, task, test, privacy, start),
             start,
             store,
             history,
             lambda run: track(run.record),
-            lambda: {**same, "roster": roster.to_text(), "agreement": json.dumps(agreed.to_words())},
+            save,
         )
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     experiment = Experiment(dataset, make_split(roster), task, [], to_samples(dataset)[1])
@@ -138,11 +146,12 @@ def rounds_that_count(
     remote: RemoteCohort,
     task: Classification,
     test: Samples | None,
+    privacy: Protection,
     run: Run | None,
 ) -> Iterator[Run]:
     """The rounds from `run` to the plan's last."""
-    while run is None or run.round < server.plan.run.rounds:
-        run = next_round_that_counts(server, admission, remote, task, test, run)
+    while run is None or run.round < server.plan.run.rounds or not run.evaluated:
+        run = next_round_that_counts(server, admission, remote, task, test, privacy, run)
         yield run
 
 
@@ -152,19 +161,20 @@ def next_round_that_counts(
     remote: RemoteCohort,
     task: Classification,
     test: Samples | None,
+    privacy: Protection,
     run: Run | None,
 ) -> Run:
     """The next round that counts."""
     plan, rules = server.plan, server.rules.deploy
     until = time.monotonic() + rules.patience
-    t = 0 if run is None else run.round
+    t = 0 if run is None else run.round - (not run.evaluated)
     while True:
         admission.wait_for_nodes(until, t, run.record if run else {})
         try:
             sizes = remote.roster.sizes()
             tests = remote.roster.tests() if deploy_plan.nodes_evaluate(plan, rules) else []
             late = server.courier.late
-            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, plan.privacy, tests)
+            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, privacy, tests)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:

@@ -78,7 +78,12 @@ class RemoteCohort:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
         ask = self.ask_for_sum if self.privacy.secure and not evaluating else self.ask_each
-        visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
+        try:
+            visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
+        except TooFewRepliesError as error:
+            if not self.privacy.clip:
+                raise
+            visits, failures = {}, dict.fromkeys(orders, f"is left out: {error}")
         for i, reason in failures.items():
             dropped[i] = f"{self.roster.members[i].name} {reason}"
             if "lost its state" in reason and self.rules.lost_state == "anew":
