@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from fedptr.core.federation import Run as Run
     from fedptr.core.federation import federate as federate
     from fedptr.core.local_training import Local as Local
+    from fedptr.core.multi_label import MultiLabel as MultiLabel
     from fedptr.core.predictor import Predictor as Predictor
+    from fedptr.core.regression import Regression as Regression
     from fedptr.core.samples import Samples as Samples
     from fedptr.core.task import Classification as Classification
+    from fedptr.core.task import ModelTask as ModelTask
     from fedptr.data.load import load_dataset as load_dataset
     from fedptr.data.partition import SplitPlan as SplitPlan
     from fedptr.data.partition import partition as partition
@@ -32,9 +35,12 @@ _HOME = {
     "Rounds": "core.federation",
     "Run": "core.federation",
     "Local": "core.local_training",
+    "MultiLabel": "core.multi_label",
     "Predictor": "core.predictor",
+    "Regression": "core.regression",
     "Samples": "core.samples",
     "Classification": "core.task",
+    "ModelTask": "core.task",
     "load_dataset": "data.load",
     "partition": "data.partition",
     "SplitPlan": "data.partition",

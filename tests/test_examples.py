@@ -55,6 +55,16 @@ def test_own_model_and_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_own_regression(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "own_regression.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    scores = re.findall(r"^(\S+) +R² ([\d.]+)", done.stdout, re.MULTILINE)
+    assert [name for name, _ in scores] == ["fedavg", "fedptr"]
+    assert all(0.35 < float(r2) < 0.6 for _, r2 in scores)  # linear regression on all data has about 0.5
+
+
+@pytest.mark.slow
 def test_own_cli_model(tmp_path: Path) -> None:
     """The command as its file has it, on images with a bright quarter that is the class."""
     rng = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 A client sends counts and sums only. Entries of its reply, each a single number:
 
     tests              its test samples
-    right, loss        of the global model: correct predictions, and the sum of the losses
+    right, loss        of the global model: correct predictions, where there are classes, and the sum of the losses
     personal_right, personal_loss     the same of the client's own model, for methods that give it one
 """
 
@@ -21,6 +21,7 @@ from fedptr.errors import ReplyError
 
 if TYPE_CHECKING:
     from fedptr.core.method import Method, Site
+    from fedptr.core.task import Task
     from fedptr.types import State
 
 GLOBAL, PERSONAL = "", "personal_"  # the prefixes of what is known of each model
@@ -34,15 +35,17 @@ def score_models(method: Method, msg: State, client: State, site: Site) -> State
     counts = {"tests": float(len(site.test))}
     for prefix, w in models.items():
         scores = site.task.evaluate(w, site.test, msg.get("buffers"))
-        counts[f"{prefix}right"] = round(scores["accuracy"] * len(site.test))
+        if site.task.classes:
+            counts[f"{prefix}right"] = round(scores["accuracy"] * len(site.test))
         counts[f"{prefix}loss"] = scores["loss"] * len(site.test)
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in counts.items()}
 
 
-def expected_scores(method: Method) -> dict[str, Entry]:
+def expected_scores(method: Method, task: Task) -> dict[str, Entry]:
     """The entries of a client's scores."""
     prefixes = (GLOBAL, PERSONAL) if method.personalised else (GLOBAL,)
-    names = ["tests", *(f"{prefix}{what}" for prefix in prefixes for what in ("right", "loss"))]
+    kinds = ("right", "loss") if task.classes else ("loss",)
+    names = ["tests", *(f"{prefix}{what}" for prefix in prefixes for what in kinds)]
     return {name: Entry((), torch.float64) for name in names}
 
 
@@ -74,8 +77,8 @@ def record_scores(scores: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Any]:
     record: dict[str, Any] = {"id": clients, "tests": [int(n) for n in sizes]}
     means: dict[str, float] = {}
     for prefix in (GLOBAL, PERSONAL):
-        if f"{prefix}right" in columns:
-            for name, what in (("accuracy", "right"), ("loss", "loss")):
+        for name, what in (("accuracy", "right"), ("loss", "loss")):
+            if f"{prefix}{what}" in columns:
                 sums = columns[f"{prefix}{what}"]
                 record[f"{prefix}{name}"] = [value / n for value, n in zip(sums, sizes, strict=True)]
                 means[f"{prefix or 'client_'}{name}"] = sum(sums) / sum(sizes)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedptr.core.client_scores import expected_scores, record_scores
 from fedptr.core.client_states import ClientStates, StateStore
+from fedptr.core.collect_samples import collect_samples
 from fedptr.core.faults import Faults
 from fedptr.core.linear_models import is_linear_model
 from fedptr.core.local_training import Local
@@ -22,7 +23,7 @@ from fedptr.core.predictor import WEIGHTS, ModelCard, number_classes, write_weig
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
 from fedptr.core.samples import Samples
-from fedptr.core.task import Classification, Task
+from fedptr.core.task import Classification, ModelTask, Task
 from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, first_state, name_failures, visit_in_process
 from fedptr.errors import ReplyError, UserError
 from fedptr.settings import check_settings, setting
@@ -75,7 +76,7 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """The global model as a module of its own, ready to predict; the module that was given stays as it is."""
-        if not isinstance(self.task, Classification):
+        if not isinstance(self.task, ModelTask):
             raise UserError("this run has no torch module: it is from a checkpoint, or its task has none; use run.w")
         return self.task.to_module(self.w, self.server.get("buffers"))
 
@@ -94,7 +95,8 @@ class Run:
         network from (shape, classes); without it `load_model` must be given a network.
         """
         model, task, out = self.model, self.task, Path(folder)
-        assert isinstance(task, Classification)
+        if not isinstance(task, Classification):
+            raise UserError("only a Classification is saved with its classes; save run.model.state_dict() instead")
         out.mkdir(parents=True, exist_ok=True)
         write_weights(out / WEIGHTS, model.state_dict())
         made_by = {"rounds": self.round}
@@ -134,8 +136,8 @@ class NoProtection:
 def federate(
     method: Method,
     task: Task,
-    clients: Sequence[Samples | int],
-    test: Samples | None = None,
+    clients: Sequence[Any],
+    test: Any = None,
     rounds: Rounds | None = None,
     local: Local | None = None,
     faults: Faults | None = None,
@@ -143,10 +145,11 @@ def federate(
     state_store: StateStore | None = None,
     visits: VisitCohort | None = None,
     privacy: Protection | None = None,
-    client_tests: Sequence[Samples | int] = (),
+    client_tests: Sequence[Any] = (),
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; resume with `start=run`.
 
+    A client's data is a `Samples`, a pair (x, y) of arrays, a torch Dataset or DataLoader, or a Hugging Face dataset.
     Clients' states are kept in memory, or in a `state_store` with a budget; a resumed run keeps the store it has.
     `visits` replaces `visit_in_process`, for cohorts that visit in another way. Where the data is elsewhere, `clients`
     holds numbers of samples instead of samples. `client_tests` are the clients' own test sets, in the same order: with
@@ -158,6 +161,9 @@ def federate(
     check_participation(method, rounds)
     privacy.check(method, rounds)
     check_task(method, task)
+    clients = [read_client(task, data, f"client {i}") for i, data in enumerate(clients)]
+    client_tests = [read_client(task, data, f"the test set of client {i}") for i, data in enumerate(client_tests)]
+    test = None if test is None else read_samples(task, test, "the test set")
     sizes, tests = count_samples(clients), count_samples(client_tests)
     if not sizes:
         raise UserError("no client has any data; check the split")
@@ -184,6 +190,18 @@ def federate(
         yield run
 
 
+def read_client(task: Task, data: Any, whose: str) -> Samples | int:
+    """A client's samples; where they are elsewhere, their number."""
+    return data if isinstance(data, int) else read_samples(task, data, whose)
+
+
+def read_samples(task: Task, data: Any, whose: str) -> Samples:
+    samples = collect_samples(data, whose)
+    if isinstance(task, ModelTask) and len(samples):
+        task.check_labels(samples.labels, whose)
+    return samples
+
+
 def count_samples(parts: Sequence[Samples | int]) -> dict[int, int]:
     """The number of samples of every client that has any."""
     counts = [data if isinstance(data, int) else len(data) for data in parts]
@@ -197,6 +215,8 @@ def check_participation(method: Method, rounds: Rounds) -> None:
 
 def check_task(method: Method, task: Task) -> None:
     """Refuses a model that the method cannot train."""
+    if method.needs_linear and not task.classes:
+        raise UserError(f"{method.name} trains classifiers, and this task has no classes; choose another method")
     if method.needs_linear and not is_linear_model(task):
         raise UserError(
             f"{method.name} trains linear models only, and this model is not one linear layer on the inputs; set "
@@ -359,17 +379,19 @@ def evaluate_run(
         scores = site.task.evaluate(run.w, test, run.server.get("buffers"))
         record = {"round": run.round, **{f"test_{name}": value for name, value in scores.items()}, **record}
     if testers:
-        record = {**record, **evaluate_clients(method, run, testers, channel)}
+        record = {**record, **evaluate_clients(method, run, site, testers, channel)}
     clock.lap("evaluation")
     times = record["seconds"]
     more = {"evaluation": times["evaluation"] + clock.total, "total": times["total"] + clock.total}
     return replace(run, record={**record, "seconds": {**times, **more}})
 
 
-def evaluate_clients(method: Method, run: Run, testers: Mapping[int, Site], channel: Channel) -> dict[str, Any]:
+def evaluate_clients(
+    method: Method, run: Run, site: Site, testers: Mapping[int, Site], channel: Channel
+) -> dict[str, Any]:
     """For the record: the scores of every client that has test data, whether or not it took part."""
     own = {i: method.message(run.server, i) for i in testers}
-    request = Request("evaluate", run.w, evaluation_message(run), expected_scores(method), own)
+    request = Request("evaluate", run.w, evaluation_message(run), expected_scores(method, site.task), own)
     visits, missing = channel.visits(method, request, run.clients, testers, channel.tolerant)
     scores = record_scores({i: visit.reply for i, visit in visits.items()})
     return {**scores, "not_evaluated": missing} if missing else scores

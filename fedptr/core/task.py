@@ -49,6 +49,7 @@ class Task(Protocol):
     def features(self, w: Tensor, x: Tensor) -> Tensor: ...
     def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]: ...
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None) -> dict[str, float]: ...
+    def auxiliary_labels(self, ipc: int) -> Tensor: ...
     def initial_buffers(self) -> Tensor | None: ...
     def unpack_buffers(self, flat: Tensor | None) -> State: ...
     def pack_buffers(self, buffers: State) -> Tensor: ...
@@ -92,6 +93,16 @@ class Differentiable:
         (g,) = torch.autograd.grad(loss + extra(z, batch.x).mean(), w)
         return g, loss.detach()
 
+    def auxiliary_labels(self, ipc: int) -> Tensor:
+        """The labels of FedPTR's auxiliary samples, `ipc` of each class."""
+        classes = getattr(self, "classes", 0)
+        if not classes:
+            raise UserError(
+                f"{type(self).__name__} has no classes, and does not say which labels FedPTR's auxiliary samples have; "
+                "define auxiliary_labels, or choose a method without them"
+            )
+        return torch.arange(classes).repeat_interleave(ipc)
+
     def initial_buffers(self) -> Tensor | None:
         return None
 
@@ -102,22 +113,26 @@ class Differentiable:
         raise NotImplementedError
 
 
-class Classification(Differentiable):
-    """What is learned: the cross-entropy of a `torch.nn.Module` that maps inputs to logits.
+class ModelTask(Differentiable):
+    """A `torch.nn.Module` and a loss: override `losses`, and `scores` for more than the loss on a test set.
 
     `shape` is that of one input, without the batch: `(3, 32, 32)` for images, `(13,)` for a table. Methods see the
     model's parameters as one flat vector w; the module itself keeps its initial weights.
 
-    >>> task = Classification(nn.Linear(4, 3), (4,), 3)
-    >>> [(layer.name, layer.stop - layer.start) for layer in task.layers]
-    [('weight', 12), ('bias', 3)]
+    >>> class Absolute(ModelTask):
+    ...     def losses(self, outputs, y):
+    ...         return (outputs - y).abs().mean(1)
+    >>> task = Absolute(nn.Linear(4, 1), (4,))
+    >>> task.loss(task.init(), Batch(torch.zeros(2, 4), torch.ones(2, 1))).shape
+    torch.Size([])
     """
 
     how = "whole batches"  # how it is computed, for the record
+    classes = 0  # labels are no class numbers
 
-    def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], classes: int, device: str = "cpu") -> None:
+    def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], device: str = "cpu") -> None:
         self.model = model.to(device)
-        self.shape, self.classes, self.device = tuple(shape), classes, device
+        self.shape, self.device = tuple(shape), device
         layers, start = [], 0
         for name, p in model.named_parameters():
             layers.append(Layer(name, start, start + p.numel(), tuple(p.shape)))
@@ -148,15 +163,41 @@ class Classification(Differentiable):
         module.load_state_dict({**self.parameters(w), **self.unpack_buffers(buffers)}, strict=False)
         return module.eval()
 
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample, from the model's outputs and the labels."""
+        raise NotImplementedError
+
+    def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.losses(outputs, y).mean()
+
+    def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Sums over samples, for `score_sums`; besides the loss."""
+        return {}
+
+    def score_sums(self, sums: dict[str, float], n: int) -> dict[str, float]:
+        """The scores of a set of n samples, from the sums of its chunks."""
+        return {name: value / n for name, value in sums.items()}
+
+    def check_labels(self, y: Tensor, whose: str) -> None:
+        """Raises a UserError, in one sentence, where labels do not suit the task."""
+
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """The mean loss over a batch, at parameters w."""
         buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
         self.model.train()
-        logits = functional_call(self.model, {**self.parameters(w), **buffers}, (batch.x,))
-        return F.cross_entropy(logits, batch.y)
+        outputs = functional_call(self.model, {**self.parameters(w), **buffers}, (batch.x,))
+        return self.mean_loss(outputs, batch.y)
 
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The features are the input of the linear layer that runs last."""
+        z, outputs = self._features_and_outputs(w, batch)
+        return z, self.losses(outputs, batch.y)
+
+    @torch.no_grad()
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        return self._features_and_outputs(w, Batch(x, x))[0]  # labels are not needed
+
+    def _features_and_outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         buffers = self.unpack_buffers(None) if batch.buffers is None else batch.buffers
         given: list[Tensor] = []
         model = self._module().train()
@@ -166,13 +207,13 @@ class Classification(Differentiable):
             if isinstance(layer, nn.Linear)
         ]
         try:
-            logits = functional_call(model, {**self.parameters(w), **buffers}, (batch.x,))
+            outputs = functional_call(model, {**self.parameters(w), **buffers}, (batch.x,))
         finally:
             for hook in hooks:
                 hook.remove()
         if not given:
             raise UserError("this method needs the features before a model's last nn.Linear layer, and it has none")
-        return given[-1].flatten(1), F.cross_entropy(logits, batch.y, reduction="none")
+        return given[-1].flatten(1), outputs
 
     def _module(self) -> nn.Module:
         """The module to compute with."""
@@ -180,22 +221,18 @@ class Classification(Differentiable):
 
     @torch.no_grad()
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
-        """Accuracy (a fraction) and mean loss of a model on a set."""
+        """The mean loss of a model on a set, and its other scores."""
         self.model.eval()
         state = {**self.parameters(w), **self.unpack_buffers(buffers)}
-        right, loss = 0, 0.0
+        sums: dict[str, float] = {}
         for x, y in data.chunks():
-            logits = functional_call(self.model, state, (x,))
-            right += int((logits.argmax(1) == y).sum())
-            loss += float(F.cross_entropy(logits, y, reduction="sum"))
-        return {"accuracy": right / len(data), "loss": loss / len(data)}
+            outputs = functional_call(self.model, state, (x,))
+            found = {**self.scores(outputs, y), "loss": self.sum_losses(outputs, y)}
+            sums = {name: sums.get(name, 0) + value for name, value in found.items()}
+        return self.score_sums(sums, len(data))
 
-    @torch.no_grad()
-    def predict(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> Tensor:
-        """The class that a model sees in every sample of a set."""
-        self.model.eval()
-        state = {**self.parameters(w), **self.unpack_buffers(buffers)}
-        return torch.cat([functional_call(self.model, state, (x,)).argmax(1) for x, _ in data.chunks()])
+    def sum_losses(self, outputs: Tensor, y: Tensor) -> float:
+        return float(self.losses(outputs, y).sum())
 
     def initial_buffers(self) -> Tensor | None:
         """The model's floating-point buffers as one vector; None if it has none."""
@@ -213,6 +250,51 @@ class Classification(Differentiable):
     def pack_buffers(self, buffers: State) -> Tensor:
         """The floating-point buffers as one vector."""
         return torch.cat([buffers[name].reshape(-1) for name in self._floating]).clone()
+
+
+class Classification(ModelTask):
+    """What is learned: the cross-entropy of a `torch.nn.Module` that maps inputs to logits, a column per class.
+
+    `shape` is that of one input; see `ModelTask`.
+
+    >>> task = Classification(nn.Linear(4, 3), (4,), 3)
+    >>> [(layer.name, layer.stop - layer.start) for layer in task.layers]
+    [('weight', 12), ('bias', 3)]
+    """
+
+    def __init__(self, model: nn.Module, shape: Shape | tuple[int, ...], classes: int, device: str = "cpu") -> None:
+        super().__init__(model, shape, device)
+        self.classes = classes
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, y, reduction="none")
+
+    def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, y)
+
+    def sum_losses(self, outputs: Tensor, y: Tensor) -> float:
+        return float(F.cross_entropy(outputs, y, reduction="sum"))
+
+    def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        return {"accuracy": int((outputs.argmax(1) == y).sum())}
+
+    def check_labels(self, y: Tensor, whose: str) -> None:
+        """Labels are class numbers. Cross-entropy takes others too, and learns nothing from them."""
+        if y.dim() != 1 or y.dtype.is_floating_point or y.dtype.is_complex:
+            raise UserError(
+                f"{whose} has labels of type {str(y.dtype).removeprefix('torch.')} and shape {list(y.shape)}; "
+                "Classification takes one class number per sample, from 0; to predict numbers use fedptr.Regression"
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
+            raise UserError(f"{whose} has the label {wrong}; labels are class numbers from 0 to {self.classes - 1}")
+
+    @torch.no_grad()
+    def predict(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> Tensor:
+        """The class that a model sees in every sample of a set."""
+        self.model.eval()
+        state = {**self.parameters(w), **self.unpack_buffers(buffers)}
+        return torch.cat([functional_call(self.model, state, (x,)).argmax(1) for x, _ in data.chunks()])
 
 
 def second_order_adjoint(

@@ -145,8 +145,11 @@ def usual_ipc(classes: int) -> int:
 def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Tensor, Tensor]:
     """ipc images per class of N(0,1) noise; where the site has samples of a class, own ones with replacement."""
     task, generator = site.task, site.key("aux-init")
-    y = torch.arange(task.classes).repeat_interleave(ipc)
+    y = task.auxiliary_labels(ipc)
     X = torch.randn(len(y), *task.shape, generator=generator).to(like)
+    if real and site.data is not None and not task.classes:
+        X, y = site.data.take(torch.randint(len(site.data), (len(y),), generator=generator))
+        return X.to(like), y.to(like.device)
     if real and site.data is not None:
         labels = site.data.labels
         for k in labels.unique().tolist():
