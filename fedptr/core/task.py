@@ -168,6 +168,7 @@ class ModelTask(Differentiable):
         raise NotImplementedError
 
     def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The mean of `losses`; override it where that can be computed faster, or must be to the bit."""
         return self.losses(outputs, y).mean()
 
     def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
@@ -195,6 +196,7 @@ class ModelTask(Differentiable):
 
     @torch.no_grad()
     def features(self, w: Tensor, x: Tensor) -> Tensor:
+        """The inputs' features; see `outputs`."""
         return self._features_and_outputs(w, Batch(x, x))[0]  # labels are not needed
 
     def _features_and_outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -232,6 +234,7 @@ class ModelTask(Differentiable):
         return self.score_sums(sums, len(data))
 
     def sum_losses(self, outputs: Tensor, y: Tensor) -> float:
+        """The sum of `losses`."""
         return float(self.losses(outputs, y).sum())
 
     def initial_buffers(self) -> Tensor | None:
