@@ -67,16 +67,22 @@ class Admission:
         hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
         answers = self.courier.ask_nodes("hello", dict.fromkeys(new, hello), GREETING)
         for node, reason in answers.failures.items():
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
+            self.refuse_unread(node, reason)
         return {node: parcel.words for node, parcel in answers.parcels.items() if self.is_readable(node, parcel.words)}
 
     def is_readable(self, node: int, words: dict[str, Any]) -> bool:
+        """Whether a node's hello fits the schema, and the name in it the node's key; else it is refused."""
         try:
-            read_offer(words, self.rules)
+            self.roster.check_registered(node, read_offer(words, self.rules)[1])
             return True
         except ReplyError as error:
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
-            return False
+            self.refuse_unread(node, str(error))
+        except UserError as error:
+            print_notice(self.roster.refuse(node, f"refused: {error}"))
+        return False
+
+    def refuse_unread(self, node: int, reason: str) -> None:
+        print_notice(self.roster.refuse(node, f"{self.roster.name_node(node)} was not taken in: it {reason}"))
 
     def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
         """An agreement of the nodes that fit the plan, the server's data and each other; others are refused by name."""
@@ -98,10 +104,10 @@ class Admission:
             print_notice(self.roster.refuse(node, f"refused: {error}"))
 
     def pause_or_give_up(self, until: float, here: int) -> None:
-        self.write_status(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
+        self.write_status(self.divided or f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
         if time.monotonic() > until:
-            words = self.divided or f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s"
-            raise UserError(f"{words}; start them, then resume with `fedptr resume {self.folder}`")
+            came = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s; start them"
+            raise UserError(f"{self.divided or came}, then resume with `fedptr resume {self.folder}`")
         time.sleep(min(0.5, self.rules.poll * 5))
 
     def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:

@@ -5,7 +5,6 @@ While the nodes are divided nobody is refused, and the server waits for more of 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -91,11 +90,10 @@ def describe_misfit(what: str, other: str) -> str:
 
 
 def describe_division(offers: Sequence[Offer]) -> str:
-    """Which images the nodes have, where no kind is that of more than half."""
-    kinds = Counter(describe_images(offer) for offer in offers)
-    names = {describe_images(offer): offer.name for offer in reversed(offers)}
-    parts = [f"{count} as {names[kind]} ({kind})" for kind, count in kinds.most_common(4)]
-    return f"the nodes do not agree what their images are: {', '.join(parts)}; state deploy.shape, or remove a node"
+    """Which images the first of them have, where no kind is that of more than half."""
+    some = ", ".join(f"{offer.name} has {describe_images(offer)}" for offer in offers[:4])
+    advice = "state deploy.shape in deploy.toml, or correct the node that is wrong"
+    return f"not more than half of the {len(offers)} nodes have images alike ({some}); {advice}"
 
 
 def join_sizes(shape: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.diagnostics import read_log
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
-from fedptr.engines.flower.wire.schema import check_visited, reading_what_a_node_sent
+from fedptr.engines.flower.wire.schema import check_visited, reading_message
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ClientError, ReplyError, UserError
 from fedptr.messages import make_printable
@@ -112,7 +112,7 @@ class RemoteCohort:
             try:
                 if node in answers.failures:
                     raise ReplyError(answers.failures[node])
-                with reading_what_a_node_sent():
+                with reading_message():
                     visits[i] = self.read_visit(answers.parcels[node], request, i, sites[i])
             except ReplyError as error:
                 failures[i] = str(error)

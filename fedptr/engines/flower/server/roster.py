@@ -11,7 +11,7 @@ from typing import Any
 
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
-from fedptr.engines.flower.wire.schema import read_hello, reading_what_a_node_sent
+from fedptr.engines.flower.wire.schema import read_hello, reading_message
 from fedptr.errors import UserError
 from fedptr.messages import make_printable
 
@@ -88,13 +88,24 @@ class Roster:
         """Raises unless this key belongs to that node: where keys are known, a node cannot pass for another."""
         if self.registered is None:
             return
-        known = json.loads(self.registered.read_text(encoding="utf-8"))
-        owners = [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        owners = self.find_owners(node)
         if not owners:
             raise UserError(f"node {member.name} has a key that is not in {self.registered}; add it there")
         if owners[0] != (member.name, member.number):
             words = f"{member.name} (number {member.number})"
             raise UserError(f"a node calls itself {words} with the key of {owners[0][0]} (number {owners[0][1]})")
+
+    def find_owners(self, node: int) -> list[tuple[str, int]]:
+        """Name and number of the node whose key this is, where keys are known."""
+        if self.registered is None:
+            return []
+        known = json.loads(self.registered.read_text(encoding="utf-8"))
+        return [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+
+    def name_node(self, node: int) -> str:
+        """For a node that has not said its name, or nothing that can be believed."""
+        owners = self.find_owners(node)
+        return f"node {owners[0][0]}" if owners else f"a node (Flower's number {node})"
 
     def note_online(self, online: set[int]) -> list[int]:
         """The clients whose nodes are online."""
@@ -105,7 +116,7 @@ class Roster:
 
 def read_offer(words: Mapping[str, Any], rules: DeployRules) -> tuple[Offer, Member]:
     """What a node said about itself; raises where a value cannot be right."""
-    with reading_what_a_node_sent():
+    with reading_message():
         said = read_hello(words, rules.max_samples, rules.max_classes)
     name, size = said["name"], said["size"]
     offer = Offer(name, size, *(tuple(said[entry]) for entry in ("classes", "shape", "mean", "std")))

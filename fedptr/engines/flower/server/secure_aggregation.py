@@ -21,7 +21,7 @@ from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError, avera
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import Parcel, parse_words
 from fedptr.engines.flower.wire.records import to_records
-from fedptr.engines.flower.wire.schema import reading_what_a_node_sent
+from fedptr.engines.flower.wire.schema import reading_message
 from fedptr.errors import ReplyError
 from fedptr.messages import make_printable
 
@@ -101,7 +101,7 @@ class CheckedGrid:
             try:
                 if reply.metadata.src_node_id != node:
                     raise ReplyError("answered as another node")
-                with reading_what_a_node_sent():
+                with reading_message():
                     CHECKS[stage](self, reply)
                     if training:
                         record = reply.content.config_records.get("words")

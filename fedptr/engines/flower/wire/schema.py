@@ -181,7 +181,7 @@ def read_reason(words: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def reading_what_a_node_sent() -> Iterator[None]:
+def reading_message() -> Iterator[None]:
     """Makes every failure in the block a ReplyError: nothing of a node's making may stop the server."""
     try:
         yield
