@@ -19,11 +19,12 @@ from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
 
 PAUSE = 2.0  # seconds
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # names come from nodes
 
 
 def show_status(folder: Path, watch: bool) -> int:
     rounds = load_plan(folder).run.rounds
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(**PLAIN)
     while True:
         now = status_file.read_status(folder)
         if not now:
@@ -50,7 +51,7 @@ def ask_online_nodes(folder: Path) -> set[str] | None:
 
 
 def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool, online: set[str] | None) -> None:
-    """Names and reasons come from nodes: the console interprets no markup, and nothing here moves its cursor."""
+    """Names and reasons come from nodes: nothing in them moves the cursor."""
     phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
     accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
     console.print(make_printable(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}"))
