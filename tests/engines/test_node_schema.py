@@ -6,18 +6,22 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
 from fuzz_node_messages import fuzz
 from rich.console import Console
 
+from fedptr.core.visit import Request
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.first_agreement import Sifted, sift_offers
+from fedptr.engines.flower.server.remote_visits import RemoteCohort
 from fedptr.engines.flower.server.secure_aggregation import MODULUS, holds_whole_numbers
 from fedptr.engines.flower.setup import show_status
 from fedptr.engines.flower.wire.agreement import Offer
@@ -153,3 +157,11 @@ def test_messages_changed_at_random_do_nothing_but_be_dropped(tmp_path: Path) ->
     *_, (fuzzer, counts) = fuzz(3000, 0, tmp_path)
     assert fuzzer.messages >= 3000
     assert min(counts[name] for name in ("replies used", "replies dropped", "entries left out", "agreements")) > 10
+
+
+def test_buffers_that_would_end_in_infinity_are_refused() -> None:
+    request = Request("train", torch.zeros(3), {}, {})
+    cohort: Any = SimpleNamespace(rules=DeployRules())
+    RemoteCohort.check_bounds(cohort, {"w": torch.ones(3), "buffers": torch.full((2,), 1e8)}, request)
+    with pytest.raises(ReplyError, match=r"sent 'buffers' of up to 1e\+38, more than 1e\+09"):
+        RemoteCohort.check_bounds(cohort, {"w": torch.ones(3), "buffers": torch.tensor([0.0, -1e38])}, request)

@@ -78,7 +78,9 @@ def read_deploy_plan(folder: Path) -> DeployPlan:
     for name in tables:
         if name not in SECTIONS:
             raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
-    return DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+    found = DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+    found.deploy.agreed_shape()  # raises where it is none
+    return found
 
 
 def nodes_evaluate(plan: Plan, rules: DeployRules) -> bool:

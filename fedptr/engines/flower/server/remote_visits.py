@@ -31,6 +31,7 @@ from fedptr.privacy.differential import Privacy
 from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
+LARGEST_BUFFER = 1e9  # a larger running mean or variance would end in infinity for everyone
 
 
 class TooFewRepliesError(Exception):
@@ -208,10 +209,12 @@ class RemoteCohort:
         return log, seconds
 
     def check_bounds(self, reply: State, request: Request) -> None:
-        """Raises unless every tensor has a norm within the bound."""
+        """Raises unless every tensor has a norm within the bound, and buffers, which count too, plausible numbers."""
         x = request.x
         bound = self.rules.norm_bound * (1 + float(x.norm()))
         for name, value in reply.items():
+            if name == "buffers" and value.numel() and not float(value.abs().max()) <= LARGEST_BUFFER:
+                raise ReplyError(f"sent {name!r} of up to {float(value.abs().max()):.3g}, more than {LARGEST_BUFFER:g}")
             step = value - x if name == "w" and value.shape == x.shape else value.double()
             length = float(step.norm()) if name != "buffers" else 0.0
             if length > bound:

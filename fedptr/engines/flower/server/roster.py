@@ -59,7 +59,7 @@ class Roster:
         return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
 
     def refuse(self, node: int, reason: str) -> str:
-        reason = make_printable(reason)
+        reason = make_printable(reason[:1000])
         self.refused[node] = reason, time.monotonic() + AGAIN
         return reason
 
