@@ -41,8 +41,8 @@ from fedptr.engines.flower.server.secure_aggregation import CheckedGrid
 from fedptr.engines.flower.setup.show_status import print_status
 from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
-from fedptr.engines.flower.wire.parcel import Block
-from fedptr.engines.flower.wire.records import from_records
+from fedptr.engines.flower.wire.parcel import Block, Parcel
+from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.engines.flower.wire.tensors import state_to_blocks
 from fedptr.report.fedptr_data import collect_diagnostics
 from fedptr.runs import plan as planning
@@ -51,14 +51,17 @@ from fedptr.runs.summary import describe_matching, measure_rounds
 from fedptr.runs.trackers import record_scalars
 
 NODES = 16
+HONEST = 9  # of them, more than half, when they decide what is agreed
 AGREED = Agreement(("cat", "cow", "dog"), (1, 4, 4), (120.0,), (60.0,), 1000)
 
 
 class FuzzedCourier(Courier):
     """Nodes that are all online, and whose answers a fuzzer changes; all else is the real courier."""
 
-    def __init__(self, fuzzer: Fuzzer, answer: Callable[[str, Words, int], tuple[Words, dict[str, Block]]]) -> None:
-        self.fuzzer, self.answer, self.late = fuzzer, answer, 0
+    def __init__(
+        self, fuzzer: Fuzzer, answer: Callable[[str, Words, int], tuple[Words, dict[str, Block]]], honest: int = 0
+    ) -> None:
+        self.fuzzer, self.answer, self.honest, self.late = fuzzer, answer, honest, 0
 
     def online_nodes(self, fresh: bool = False) -> set[int]:
         return set(range(1, NODES + 1))
@@ -74,12 +77,17 @@ class FuzzedCourier(Courier):
             order = from_records(message.content).words
             kind = str(order.get("purpose", "hello"))
             words, blocks = self.answer(kind, order, node)
+            words["nonce"] = order["nonce"]
+            if node <= self.honest:
+                replies[node] = cast(Message, SimpleNamespace(content=to_records(Parcel(words, blocks))))
+                continue
             if self.fuzzer.random.random() < 0.03:
-                kind, words, blocks = "refused", {"kind": "refused", "reason": self.fuzzer.any_value()}, {}
+                kind, words, blocks = "refused", {"kind": "refused", "nonce": order["nonce"]}, {}
+                words["reason"] = self.fuzzer.any_value()
             if self.fuzzer.random.random() < 0.01:
                 failures[node] = f"failed: {self.fuzzer.random.choice(TEXTS)}"
                 continue
-            records = self.fuzzer.make_records(kind, {**words, "nonce": order["nonce"]}, blocks)
+            records = self.fuzzer.make_records(kind, words, blocks)
             replies[node] = cast(Message, SimpleNamespace(content=records))
         return replies, failures
 
@@ -178,20 +186,22 @@ def greet(fuzzer: Fuzzer, folder: Path, counts: Counter[str]) -> None:
 
     rules = DeployRules(min_nodes=3, max_classes=100)
     roster = Roster()
-    admission = Admission(FuzzedCourier(fuzzer, answer), roster, rules, "e", None, folder)
+    admission = Admission(FuzzedCourier(fuzzer, answer, HONEST), roster, rules, "e", None, folder)
     offered = admission.greet_new_nodes({})
     admission.agreed = admission.try_to_agree(offered)
-    if admission.agreed is not None:
-        again = Agreement.from_words(json.loads(json.dumps(admission.agreed.to_words())))
-        assert again == admission.agreed
-        assert len(again.classes) <= 100
-        assert again.shape == (1, 4, 4)
-        assert all(abs(m) < 1e5 and 1e-3 < s < 1e5 for m, s in zip(again.mean, again.std, strict=True)), again
-        for node, words in offered.items():
-            admission.admit_node(node, words)
-        assert Roster.from_text(roster.to_text()).members == roster.members
-        json.dumps([again.classes, roster.to_text()], ensure_ascii=False).encode()
-    counts["agreements"] += admission.agreed is not None
+    assert admission.agreed is not None
+    again = Agreement.from_words(json.loads(json.dumps(admission.agreed.to_words())))
+    assert again == admission.agreed
+    assert 3 <= len(again.classes) <= 100
+    assert again.shape == (1, 4, 4)
+    assert all(abs(m) < 1e5 and 1e-3 < s < 1e5 for m, s in zip(again.mean, again.std, strict=True)), again
+    for node, words in offered.items():
+        admission.admit_node(node, words)
+    assert {roster.nodes[i] for i in range(1, HONEST + 1)} == set(range(1, HONEST + 1)), "no honest node is refused"
+    assert Roster.from_text(roster.to_text()).members == roster.members
+    json.dumps([again.classes, roster.to_text()], ensure_ascii=False).encode()
+    counts["agreements"] += 1
+    counts["nodes taken in"] += len(roster.nodes) - HONEST
     counts["nodes refused"] += len(roster.refused)
     if fuzzer.random.random() < 0.02:
         status_file.write_status(folder, roster, set(), admission.divided or "waiting", dropped={})
@@ -281,6 +291,7 @@ def fuzz(messages: int, seed: int, folder: Path) -> Iterator[tuple[Fuzzer, Count
     rounds = [Rounds(fuzzer, name) for name in ("scaffold", "mime", "ditto")]
     with contextlib.redirect_stderr(cast(Any, PlainLines())):
         for turn in itertools.count():
+            greet(fuzzer, folder, counts)
             greet(fuzzer, folder, counts)
             mask(fuzzer, counts)
             for each in rounds:

@@ -48,12 +48,15 @@ class Row(NamedTuple):
 
     of: Number | Text
     longest: int
+    shortest: int = 1
 
     def __str__(self) -> str:
-        return f"a list of 1 to {self.longest}, each {self.of}"
+        count = f"{self.shortest} to {self.longest}" if self.shortest < self.longest else f"{self.longest}"
+        return f"a list of {count}, each {self.of}"
 
     def accepts(self, value: Any) -> bool:
-        return type(value) is list and 1 <= len(value) <= self.longest and all(map(self.of.accepts, value))
+        fits = type(value) is list and self.shortest <= len(value) <= self.longest
+        return fits and all(map(self.of.accepts, value))
 
 
 Rule = Number | Text | Row
@@ -68,7 +71,7 @@ HELLO: dict[str, Rule] = {
     "name": Text(1, 60),
     "number": Number(0, 99999, whole=True),
     "data": Text(64, 64),  # a fingerprint
-    "shape": Row(Number(1, 1 << 16, whole=True), 4),
+    "shape": Row(Number(1, 1 << 16, whole=True), 3, 3),  # channels, height, width
     "mean": Row(PIXEL, 64),
     "std": Row(Number(1e-9, 1e9), 64),
 }
