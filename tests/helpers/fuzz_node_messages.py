@@ -233,11 +233,15 @@ def mask(fuzzer: Fuzzer, counts: Counter[str]) -> None:
             content[RECORD] = ConfigRecord(record)
         replies[node] = SimpleNamespace(content=content, metadata=SimpleNamespace(src_node_id=node))
     courier = SimpleNamespace(exchange_messages=lambda to, timeout: (replies, {}))
-    site = SimpleNamespace(round=1, size=50)
+    site, request = SimpleNamespace(round=1, size=50), SimpleNamespace(purpose="train", expected={"w": None})
     roster = Roster({i: Member("n", i, 50, 20, "") for i in range(NODES + 1)})
-    cohort = SimpleNamespace(attempt=1, roster=roster, entries_left_out={})
-    read = lambda node, found: RemoteCohort.read_words(cast(Any, cohort), found, "train", node, cast(Any, site))  # noqa: E731
-    grid = CheckedGrid(cast(Any, courier), {1: None, 2: None}, shapes, 1.0, read)  # type: ignore[dict-item]
+    cohort: Any = SimpleNamespace(attempt=1, roster=roster, entries_left_out={})
+
+    def read_words(node: int, found: Words) -> Any:
+        return RemoteCohort.read_words(cohort, found, cast(Any, request), node, cast(Any, site))
+
+    orders = dict.fromkeys((1, 2), Parcel({}))
+    grid = CheckedGrid(cast(Any, courier), orders, shapes, 1.0, read_words)
     order = SimpleNamespace(
         metadata=SimpleNamespace(dst_node_id=1), content=RecordDict({RECORD: ConfigRecord({"stage": stage})})
     )

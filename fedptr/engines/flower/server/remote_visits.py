@@ -121,7 +121,7 @@ class RemoteCohort:
 
     def read_visit(self, parcel: Parcel, request: Request, i: int, site: Site) -> Visit:
         """A client's visit from its reply; raises where the reply cannot be used."""
-        log, seconds = self.read_words(parcel.words, request.purpose, i, site)
+        log, seconds = self.read_words(parcel.words, request, i, site)
         reply = blocks_to_state(parcel.blocks, str(request.x.device))
         check_reply(reply, request.expected)
         if request.purpose == "evaluate":
@@ -152,7 +152,7 @@ class RemoteCohort:
         clients = {self.roster.nodes[i]: i for i in orders}
 
         def read_words(node: int, words: Mapping[str, Any]) -> tuple[State, float]:
-            return self.read_words(words, request.purpose, clients[node], sites[clients[node]])
+            return self.read_words(words, request, clients[node], sites[clients[node]])
 
         try:
             got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout, read_words)
@@ -193,16 +193,17 @@ class RemoteCohort:
             "floor": min(self.oldest(i), base[0]) if base else 0,
         }
 
-    def read_words(self, words: Mapping[str, Any], purpose: Purpose, i: int, site: Site) -> tuple[State, float]:
+    def read_words(self, words: Mapping[str, Any], request: Request, i: int, site: Site) -> tuple[State, float]:
         """A client's diagnostics and its seconds; raises unless its words are the reply to this question.
 
-        Entries of the log that do not fit are left out and noted. But methods count on the number of steps.
+        Entries of the log that do not fit are left out and noted. But methods count on the number of steps, which is
+        zero only where nothing is sent (a round of L2GD without training).
         """
         seconds = check_visited(words, {"round": site.round, "attempt": self.attempt, "size": site.size})
-        if purpose != "train":
+        if request.purpose != "train":
             return {}, seconds
         log, notes = read_log(words.get("log"))
-        if "steps" not in log:
+        if "steps" not in log or (request.expected and not int(log["steps"])):
             raise ReplyError("sent no sound number of steps")
         if notes:
             self.entries_left_out[i] = [make_printable(f"{self.roster.members[i].name} {note}") for note in notes]

@@ -79,7 +79,7 @@ CLASS = Text(1, 255)  # as long as the name of a folder
 
 # The entries of a log with which the server computes; others may have any short name that the server does not use.
 LOG: dict[str, Rule] = {
-    "steps": Number(1, 10**9, whole=True),
+    "steps": Number(0, 10**9, whole=True),
     "train_loss": SIZE,
     "gamma": SECONDS,
     "beta": SIZE,
