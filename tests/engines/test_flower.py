@@ -43,7 +43,7 @@ def test_every_method_gives_the_weights_of_the_in_process_engine(
 def test_a_round_without_training_is_no_fault(tmp_path: Path, models: list[torch.Tensor]) -> None:
     """Most rounds of this L2GD draw models together: no steps, and nothing is sent."""
     plan = planning.check_plan({**TABLES, "method": {"name": "l2gd", "p": 0.9}})
-    assert Lab(tmp_path, plan).serve()["dropped"] == 0
+    assert Lab(tmp_path, plan, "patience = 20.0\n").serve()["dropped"] == 0
     assert same(models, [run.w for run in in_process(plan)], still=True)
 
 

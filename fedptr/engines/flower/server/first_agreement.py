@@ -46,13 +46,13 @@ def sift_offers(offers: Sequence[Offer], rules: DeployRules, own: Dataset | None
             fitting[place] = offer
     if len(fitting) < rules.min_nodes:
         return found
-    model = known or find_majority(list(fitting.values()))
-    if model is None:
+    typical = known or find_majority(list(fitting.values()))
+    if typical is None:
         found.divided = describe_division(list(fitting.values()))
         return found
-    for place in [place for place, offer in fitting.items() if not are_alike(offer, model)]:
+    for place in [place for place, offer in fitting.items() if not are_alike(offer, typical)]:
         images = describe_images(fitting.pop(place))
-        found.refused[place] = describe_misfit(f"images of {images}", f"others have {describe_images(model)}")
+        found.refused[place] = describe_misfit(f"images of {images}", f"others have {describe_images(typical)}")
     while not classes and (worst := find_most_classes(list(fitting.values()), rules.max_classes)) is not None:
         place = list(fitting)[worst]
         count = len(fitting.pop(place).classes)

@@ -124,6 +124,10 @@ def read_hello(words: Mapping[str, Any], max_samples: int, max_classes: int) -> 
     """What a node says about itself, each entry by its rule."""
     sizes = {"size": Number(1, max_samples, whole=True), "tests": Number(0, max_samples, whole=True)}
     rules = {**HELLO, **sizes, "classes": Row(CLASS, max_classes)}
+    if type(words.get("size")) is int and words["size"] > max_samples:
+        raise ReplyError(f"has {describe_value(words['size'])} samples, more than deploy.max_samples = {max_samples}")
+    if type(words.get("classes")) is list and len(words["classes"]) > max_classes:
+        raise ReplyError(f"has {len(words['classes'])} classes, more than deploy.max_classes = {max_classes}")
     found = {name: check_value(name, words.get(name), rule) for name, rule in rules.items()}
     if not len(found["mean"]) == len(found["std"]) == found["shape"][0]:
         raise ReplyError("sent a 'mean' and 'std' that do not have a number for every channel of its images")
