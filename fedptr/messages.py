@@ -25,7 +25,18 @@ def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None
 
 def print_notice(words: str) -> None:
     """One line on stderr; stdout is for results."""
-    print(f"fedptr: {words}", file=sys.stderr)
+    print(f"fedptr: {make_printable(words)}", file=sys.stderr)
+
+
+def make_printable(text: str) -> str:
+    """A text of unknown origin as one line for a terminal: nothing in it moves a cursor, hides, or cannot be encoded.
+
+    >>> make_printable("north\\x1b[2J\\nsouth")
+    'north\\\\x1b[2J south'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 def install_command(extra: str) -> str:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = dict[str, "Tensor"]  # everything that is stored, checkpointed or sent is one of these
+RECORDED_BY_SERVER = ("id", "cos_local", "cos_aux", "reach", "target")  # of a client; no log may replace these
 Shape = tuple[int, int, int]  # of an image: channels, height, width
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedptr.cli.deploy import require_flower
-from fedptr.messages import count_noun
+from fedptr.messages import count_noun, make_printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def print_statuses(
         print_table(console, folder, shown)
     for run in shown:
         if run.problem:
-            console.print(f"{name_from(run.folder, folder)} failed: {run.problem}")
+            console.print(make_printable(f"{name_from(run.folder, folder)} failed: {run.problem}"))
     if len(shown) < len(runs):
         console.print("Finished runs are not listed; --all lists them.")
 
@@ -104,13 +104,13 @@ def print_statuses(
 def print_run(console: Console, run: RunStatus) -> None:
     parts = [run.state, run.method, f"round {format_rounds(run, ' of ')}", f"accuracy {format_accuracy(run)}"]
     left = format_left(run)
-    console.print(" · ".join(parts + ([f"about {left} left"] if left else [])))
+    console.print(make_printable(" · ".join(parts + ([f"about {left} left"] if left else []))))
     if run.problem:
-        console.print(f"problem: {run.problem}")
+        console.print(make_printable(f"problem: {run.problem}"))
     if run.process:
         console.print(describe_process(run.process))
     if run.state in ("stopped", "failed"):
-        console.print(f"continue with `fedptr resume {run.folder}`")
+        console.print(make_printable(f"continue with `fedptr resume {run.folder}`"))
 
 
 def print_table(console: Console, folder: Path, runs: list[RunStatus]) -> None:
@@ -130,12 +130,12 @@ def print_table(console: Console, folder: Path, runs: list[RunStatus]) -> None:
 
 
 def name_from(place: Path, folder: Path) -> str:
-    """A folder by its path from the one that was asked for."""
-    return str(place) if place == folder else os.path.relpath(place, folder)
+    """A folder by its path from the one that was asked for; whatever it is called, a terminal can show it."""
+    return make_printable(str(place) if place == folder else os.path.relpath(place, folder))
 
 
 def describe_process(who: dict[str, Any] | None) -> str:
-    return f"process {who['pid']} on {who['host']} since {who['since']}" if who else "a process"
+    return make_printable(f"process {who['pid']} on {who['host']} since {who['since']}") if who else "a process"
 
 
 def format_rounds(run: RunStatus, between: str) -> str:

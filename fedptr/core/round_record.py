@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedptr.types import Reply, State
+from fedptr.types import RECORDED_BY_SERVER, Reply, State
 
 if TYPE_CHECKING:
     from fedptr.core.visit import Visit
@@ -46,7 +46,8 @@ def describe_round(
     """Costs, losses and the paper's diagnostics of a round that led from x to `new`."""
     clients = []
     for reply in replies:
-        entry = {"id": reply.client, **to_plain_values(visits[reply.client].log)}
+        own = {name: value for name, value in visits[reply.client].log.items() if name not in RECORDED_BY_SERVER}
+        entry = {"id": reply.client, **to_plain_values(own)}
         if "w" in reply.state:
             entry["cos_local"] = cosine_similarity(x - reply.state["w"], x - new)
         entry |= compare_projection(visits[reply.client].log, x, new)
@@ -61,8 +62,8 @@ def describe_round(
     }
     record |= {name: mean_of_entry(parts, name) for name in ("cos_aux", "reach") if any(name in part for part in parts)}
     seconds = {
-        "matching": sum(part.pop("seconds_matching", 0.0) for part in parts),
-        "projection": sum(part.pop("seconds_projection", 0.0) for part in parts),
+        "matching": sum_of_entry(parts, "seconds_matching"),
+        "projection": sum_of_entry(parts, "seconds_projection"),
         "training": sum(visit.seconds for visit in visits.values()),
         "aggregation": clock.seconds["aggregation"],
         "evaluation": 0.0,
@@ -96,12 +97,20 @@ def to_plain_values(log: State) -> dict[str, Any]:
 
 
 def mean_of_entry(parts: Sequence[Mapping[str, Any]], name: str, weights: Sequence[int] | None = None) -> float:
-    """The mean over the parts that have this entry; NaN if none has, as in a round without replies."""
+    """The mean over the parts that have this entry as a number; NaN if none has, as in a round without replies."""
     found = [
-        (part[name], weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if name in part
+        (part[name], weight)
+        for part, weight in zip(parts, weights or [1] * len(parts), strict=True)
+        if isinstance(part.get(name), (int, float))
     ]
     total = sum(weight for _, weight in found)
     return float(sum(value * weight / total for value, weight in found)) if total else math.nan
+
+
+def sum_of_entry(parts: Sequence[dict[str, Any]], name: str) -> float:
+    """The sum over the parts, from which the entry is taken out."""
+    values = [part.pop(name, 0.0) for part in parts]
+    return sum(value for value in values if isinstance(value, (int, float)))
 
 
 def count_bytes(state: State) -> int:

@@ -27,6 +27,7 @@ from fedptr.methods.ptr.combine import ptr_setting_name
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record, RoundsFile, read_lines, to_json_values
+from fedptr.stats import number_or_nan
 
 NAME = "summary.json"
 PLAN = "plan.toml"
@@ -85,8 +86,15 @@ def measure_rounds(records: list[Record], every: int) -> Record:
         "seconds_per_round": seconds / len(records),
         "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
         "dropped": sum(len(record.get("dropped", ())) for record in records),
+        **count_left_out_entries(records),
         **describe_clients(due),
     }
+
+
+def count_left_out_entries(records: list[Record]) -> Record:
+    """How many entries of nodes' logs were left out, where any were."""
+    lists = [entries for record in records for entries in record.get("entries_left_out", {}).values()]
+    return {"entries_left_out": sum(map(len, lists))} if lists else {}
 
 
 def describe_mean(counts: Iterable[int]) -> str:
@@ -149,9 +157,10 @@ def describe_privacy(plan: Plan, last: Record) -> Record:
 def describe_matching(records: list[Record]) -> Record:
     """How FedPTR's matchings ended, where there were any."""
     parts = [part for record in records for part in (record.get("server", {}), *record["clients"])]
-    losses = [loss for part in parts if (loss := part.get("match_after")) is not None and math.isfinite(loss)]
-    skipped = int(sum(part.get("projection_skipped", 0) for part in parts))
-    return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": skipped}} if losses else {}
+    losses = [loss for part in parts if math.isfinite(loss := number_or_nan(part.get("match_after")))]
+    skipped = [number_or_nan(part.get("projection_skipped", 0)) for part in parts]
+    count = int(sum(number for number in skipped if math.isfinite(number)))
+    return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": count}} if losses else {}
 
 
 def print_advice(summary: Record) -> None:

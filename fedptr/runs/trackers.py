@@ -175,7 +175,7 @@ def record_scalars(record: Record) -> dict[str, float]:
                 numbers = [number for client in value if (number := finite_or_none(client.get(key))) is not None]
                 if numbers:
                     found[f"clients/{key}"] = sum(numbers) / len(numbers)
-        elif name in ("cohort", "dropped"):
+        elif name in ("cohort", "dropped", "entries_left_out"):
             found[name] = float(len(value))
         elif name != "round":
             inner = {f"{name}/{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}

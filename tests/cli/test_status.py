@@ -292,3 +292,18 @@ def test_a_look_does_not_keep_a_run_from_its_folder(monkeypatch: pytest.MonkeyPa
         with locked(Path("a")):
             pass
     assert len(pauses) == 1
+
+
+def test_names_cannot_move_the_cursor_or_be_markup(tmp_path: Path, capsys: Capture) -> None:
+    """Of folders, of methods and in the reason of a failure; also those that are not UTF-8."""
+    make("all/[red]a\x1b[2J", done=2)
+    hostile = make("all/b\udcff", done=2)
+    (hostile / "failure.txt").write_text("[link=file:///etc]it\x1b]0;title\x07 failed")
+    plan = (hostile / "plan.toml").read_text().replace('"fedavg"', '"\\u001b[31m[bold]fedavg"')
+    (hostile / "plan.toml").write_text(plan)
+    for folder in ("all", "all/b\udcff"):
+        out = shown(capsys, folder)
+        assert all(line.isprintable() for line in out.splitlines())
+        assert "[link=file:///etc]it\\x1b]0;title\\x07 failed" in " ".join(out.split())
+    assert "[red]a\\x1b[2J" in shown(capsys, "all")
+    assert "[bold]fedavg" in shown(capsys, "all/b\udcff")

@@ -318,7 +318,7 @@ def test_status_shows_nodes_that_are_connected_between_runs(
 @pytest.mark.parametrize(
     ("classes", "side", "rules", "words"),
     [
-        (["dog", "eel"], 9, "", "node south was refused: it has images of 1×9×9, not fitting: 1×8×8"),
+        (["dog", "eel"], 9, 'shape = "1x8x8"', "node south was refused: it has images of 1×9×9, not fitting: 1×8×8"),
         (["dog", "eel"], 8, 'classes = "cat,dog"', "node south was refused: it has the class 'eel'"),
     ],
 )

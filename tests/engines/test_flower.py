@@ -37,6 +37,14 @@ def test_every_method_gives_the_weights_of_the_in_process_engine(
     assert same(models, [run.w for run in runs], still=may_stay(name))
     assert [r["test_accuracy"] for r in lab.records()] == [run.record["test_accuracy"] for run in runs]
     assert summary["evaluated"] == "server"
+    assert "entries_left_out" not in summary, "nothing that an honest node records"
+
+
+def test_a_round_without_training_is_no_fault(tmp_path: Path, models: list[torch.Tensor]) -> None:
+    """Most rounds of this L2GD draw models together: no steps, and nothing is sent."""
+    plan = planning.check_plan({**TABLES, "method": {"name": "l2gd", "p": 0.9}})
+    assert Lab(tmp_path, plan, "patience = 20.0\n").serve()["dropped"] == 0
+    assert same(models, [run.w for run in in_process(plan)], still=True)
 
 
 def test_partial_participation_and_simulated_faults_agree_too(tmp_path: Path, models: list[torch.Tensor]) -> None:

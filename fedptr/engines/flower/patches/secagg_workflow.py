@@ -30,6 +30,7 @@ FLOWER = (
     FlowerCode(SERVER, f"{WORKFLOW}.collect_masked_vectors_stage", 486, "state.nid_to_fitins[nid]", "e2e2900e524ba35a"),
     FlowerCode(SERVER, f"{WORKFLOW}.unmask_stage", 665, "context.strategy.aggregate_fit(", "c4639d18768446e9"),
 )
+OF_NODES = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)  # not of the network
 STAGES = ("setup_stage", "share_keys_stage", "collect_masked_vectors_stage", "unmask_stage")
 
 
@@ -51,7 +52,7 @@ def average_masked(
     for name in STAGES:
         try:
             enough = getattr(workflow, name)(grid, context, state)
-        except (ValueError, TypeError, KeyError, IndexError) as error:  # shares that do not fit each other
+        except OF_NODES as error:  # shares that do not fit each other
             raise UnmaskableError(f"secure aggregation failed ({type(error).__name__}: {error})") from None
         if name == "setup_stage":
             state.nid_to_fitins = dict(orders)
@@ -61,6 +62,13 @@ def average_masked(
         if not enough:
             return None
     return mean
+
+
+def check_readable(reply: Any) -> None:
+    """Reads a reply with masked numbers as Flower's stage does; raises where that would."""
+    from flwr.compat.common.recorddict_compat import recorddict_to_fitres
+
+    recorddict_to_fitres(reply.content, True)
 
 
 def make_context(nodes: list[int], number: int, mean: list[Any]) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 from fedptr.data.dataset import Dataset
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.first_agreement import sift_offers
 from fedptr.engines.flower.server.roster import Roster, read_offer
-from fedptr.engines.flower.wire.agreement import Agreement, Offer, make_agreement
+from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.errors import ReplyError, UserError
@@ -26,6 +27,7 @@ class Admission:
         self.courier, self.roster, self.rules, self.folder = courier, roster, rules, folder
         self.experiment, self.own = experiment, own
         self.agreed: Agreement | None = None
+        self.divided = ""  # what the first nodes do not agree about
         self.record: dict[str, Any] = {}
 
     def agree_with_nodes(self, agreed: Agreement | None) -> Agreement:
@@ -65,59 +67,52 @@ class Admission:
         hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
         answers = self.courier.ask_nodes("hello", dict.fromkeys(new, hello), GREETING)
         for node, reason in answers.failures.items():
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
+            self.refuse_unread(node, reason)
         return {node: parcel.words for node, parcel in answers.parcels.items() if self.is_readable(node, parcel.words)}
 
     def is_readable(self, node: int, words: dict[str, Any]) -> bool:
+        """Whether a node's hello fits the schema, and the name in it the node's key; else it is refused."""
         try:
-            read_offer(words, self.rules.max_samples)
+            self.roster.check_registered(node, read_offer(words, self.rules)[1])
             return True
         except ReplyError as error:
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
-            return False
+            self.refuse_unread(node, str(error))
+        except UserError as error:
+            print_notice(self.roster.refuse(node, f"refused: {error}"))
+        return False
+
+    def refuse_unread(self, node: int, reason: str) -> None:
+        print_notice(self.roster.refuse(node, f"{self.roster.name_node(node)} was not taken in: it {reason}"))
 
     def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
-        """An agreement of the nodes that fit each other and the server's data; the others are refused by name."""
-        offers = {node: read_offer(words, self.rules.max_samples)[0] for node, words in offered.items()}
-        ordered = sorted(offers, key=lambda node: (offered[node]["number"], node))
-        shape = image_shape(self.own) or (offers[ordered[0]].shape if ordered else ())
-        given = tuple(name.strip() for name in self.rules.classes.split(",") if name.strip())
-        given = given or (self.own.classes if self.own is not None else ())
-        fitting: list[Offer] = []
-        for node in ordered:
-            offer = offers[node]
-            strange = [name for name in offer.classes if given and name not in given]
-            if offer.shape != shape or strange:
-                what = f"the class {strange[0]!r}" if strange else f"images of {'×'.join(map(str, offer.shape))}"
-                other = f"the agreed classes are {', '.join(given[:20])}" if strange else f"{'×'.join(map(str, shape))}"
-                print_notice(
-                    self.roster.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}")
-                )
-                del offered[node]
-            else:
-                fitting.append(offer)
-        return make_agreement(fitting, given) if len(fitting) >= self.rules.min_nodes else None
+        """An agreement of the nodes that fit the plan, the server's data and each other; others are refused by name."""
+        offers = {node: read_offer(words, self.rules)[0] for node, words in offered.items()}
+        nodes = sorted(offers, key=lambda node: (offered[node]["number"], node))
+        sifted = sift_offers([offers[node] for node in nodes], self.rules, self.own)
+        self.divided = sifted.divided
+        for place, reason in sifted.refused.items():
+            print_notice(self.roster.refuse(nodes[place], f"node {offers[nodes[place]].name} was refused: {reason}"))
+            del offered[nodes[place]]
+        return sifted.agreed
 
     def admit_node(self, node: int, words: dict[str, Any]) -> None:
         assert self.agreed is not None
         try:
-            member = self.roster.admit(node, words, self.agreed, self.courier.online_nodes(), self.rules.max_samples)
+            member = self.roster.admit(node, words, self.agreed, self.courier.online_nodes(), self.rules)
             print_notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
         except (UserError, ReplyError) as error:
             print_notice(self.roster.refuse(node, f"refused: {error}"))
 
     def pause_or_give_up(self, until: float, here: int) -> None:
-        self.write_status(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
+        self.write_status(self.divided or f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
         if time.monotonic() > until:
-            words = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s"
-            raise UserError(f"{words}; start them, then resume with `fedptr resume {self.folder}`")
+            came = f"{here} of {self.rules.min_nodes} nodes came within {self.rules.patience:g} s; start them"
+            raise UserError(f"{self.divided or came}, then resume with `fedptr resume {self.folder}`")
         time.sleep(min(0.5, self.rules.poll * 5))
 
     def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
-        more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
+        more = {
+            name: record[name] for name in ("round", "test_accuracy", "dropped", "entries_left_out") if name in record
+        }
         status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, **more)
-
-
-def image_shape(own: Dataset | None) -> tuple[int, ...]:
-    return () if own is None else tuple(int(n) for n in own.train_x.shape[1:])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +31,26 @@ class DeployRules:
         "nodes", "test on the server's own data (the plan's), or on the nodes' data and take the mean"
     )
     classes: str = setting("", "the agreed classes, separated by commas; empty = all that the first nodes have")
+    shape: str = setting(
+        "", 'the agreed shape of images, as "3x32x32"; empty = that of more than half of the first nodes'
+    )
+    max_classes: int = setting(1000, "largest number of classes, of a node and of all together", ge=2, le=10**6)
     norm_bound: float = setting(100.0, "largest accepted step ‖w − x‖, and norm of any other entry, over 1+‖x‖", gt=0)
-    max_samples: int = setting(10**8, "largest number of samples a node may claim", ge=1)
+    max_samples: int = setting(10**7, "largest number of samples a node may claim", ge=1)
     lost_state: Literal["drop", "anew"] = setting(
         "drop", "a node that lost its state is left out (drop), or starts as on its first visit (anew)"
     )
     poll: float = setting(0.2, "seconds between two checks for replies; longer in long rounds", gt=0, le=60)
+
+    def agreed_classes(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+
+    def agreed_shape(self) -> tuple[int, ...]:
+        """Empty where the plan does not say; raises where it is no shape."""
+        parts = [part.strip() for part in re.split("[x×]", self.shape)] if self.shape.strip() else []
+        if not all(re.fullmatch("[1-9][0-9]{0,4}", part) for part in parts) or len(parts) not in (0, 3):
+            raise UserError(f"deploy.shape is {self.shape!r}; write channels, height and width as 3x32x32")
+        return tuple(map(int, parts))
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,9 @@ def read_deploy_plan(folder: Path) -> DeployPlan:
     for name in tables:
         if name not in SECTIONS:
             raise unknown_name_error(name, name, SECTIONS, f"a section of {NAME}")
-    return DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+    found = DeployPlan(**{name: build_settings(cls, tables.get(name, {}), name) for name, cls in SECTIONS.items()})
+    found.deploy.agreed_shape()  # raises where it is none
+    return found
 
 
 def nodes_evaluate(plan: Plan, rules: DeployRules) -> bool:

@@ -174,11 +174,14 @@ def next_round_that_counts(
             sizes = remote.roster.sizes()
             tests = remote.roster.tests() if deploy_plan.nodes_evaluate(plan, rules) else []
             late = server.courier.late
+            remote.entries_left_out.clear()
             asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, privacy, tests)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             if server.courier.late > late:
                 record["late"] = server.courier.late - late
+            if remote.entries_left_out:
+                record["entries_left_out"] = dict(sorted(remote.entries_left_out.items()))
             due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
             if rules.evaluate == "nodes" and "client_tests" in record:
                 record |= {f"test_{name}": record[f"client_{name}"] for name in ("accuracy", "loss")}

@@ -23,12 +23,15 @@ from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.diagnostics import read_log
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
+from fedptr.engines.flower.wire.schema import check_visited, reading_message
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ClientError, ReplyError, UserError
+from fedptr.messages import make_printable
 from fedptr.privacy.differential import Privacy
 from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
+LARGEST_BUFFER = 1e9  # a larger running mean or variance would end in infinity for everyone
 
 
 class TooFewRepliesError(Exception):
@@ -49,6 +52,7 @@ class RemoteCohort:
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
     privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
+    entries_left_out: dict[int, list[str]] = field(default_factory=dict)  # of logs: by client, since last emptied
 
     def visit_cohort(
         self,
@@ -85,7 +89,7 @@ class RemoteCohort:
                 raise
             visits, failures = {}, dict.fromkeys(orders, f"is left out: {error}")
         for i, reason in failures.items():
-            dropped[i] = f"{self.roster.members[i].name} {reason}"
+            dropped[i] = make_printable(f"{self.roster.members[i].name} {reason}"[:500])
             if "lost its state" in reason and self.rules.lost_state == "anew":
                 self.anew.add(i)
         if evaluating:  # nothing was kept, and nobody's failure stops the run
@@ -114,21 +118,22 @@ class RemoteCohort:
             try:
                 if node in answers.failures:
                     raise ReplyError(answers.failures[node])
-                parcel = answers.parcels[node]
-                seconds = self.check_words(parcel.words, sites[i])
-                reply = blocks_to_state(parcel.blocks, str(request.x.device))
-                check_reply(reply, request.expected)
-                if request.purpose == "evaluate":
-                    check_scores(reply, self.roster.members[i].tests)
-                else:
-                    self.check_bounds(reply, request)
-                found = self.make_visit(reply, parcel.words, sites[i], seconds)
-                if request.purpose == "train" and "steps" not in found.log:
-                    raise ReplyError("sent no sound number of steps")
-                visits[i] = found
+                with reading_message():
+                    visits[i] = self.read_visit(answers.parcels[node], request, i, sites[i])
             except ReplyError as error:
                 failures[i] = str(error)
         return visits, failures
+
+    def read_visit(self, parcel: Parcel, request: Request, i: int, site: Site) -> Visit:
+        """A client's visit from its reply; raises where the reply cannot be used."""
+        log, seconds = self.read_words(parcel.words, request, i, site)
+        reply = blocks_to_state(parcel.blocks, str(request.x.device))
+        check_reply(reply, request.expected)
+        if request.purpose == "evaluate":
+            check_scores(reply, self.roster.members[i].tests)
+        else:
+            self.check_bounds(reply, request)
+        return self.make_visit(reply, log, site, seconds)
 
     def ask_for_sum(
         self, method: Method, request: Request, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
@@ -149,8 +154,13 @@ class RemoteCohort:
             self.roster.nodes[i]: Parcel({**order.words, **more, "weight": weights[i]}, order.blocks)
             for i, order in orders.items()
         }
+        clients = {self.roster.nodes[i]: i for i in orders}
+
+        def read_words(node: int, words: Mapping[str, Any]) -> tuple[State, float]:
+            return self.read_words(words, request, clients[node], sites[clients[node]])
+
         try:
-            got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout)
+            got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout, read_words)
             mean = {
                 name: torch.from_numpy(value).reshape(entry.shape).to(x.device, entry.dtype)
                 for name, entry, value in zip(names, entries, got.mean, strict=True)
@@ -159,12 +169,9 @@ class RemoteCohort:
                 mean["w"] = x + mean["w"]
             check_reply(mean, request.expected)
             self.check_bounds(mean, request)
-            clients = {self.roster.nodes[i]: i for i in orders}
             visits = {
-                clients[node]: self.make_visit(
-                    mean, words, sites[clients[node]], self.check_words(words, sites[clients[node]])
-                )
-                for node, words in got.words.items()
+                clients[node]: self.make_visit(mean, log, sites[clients[node]], seconds)
+                for node, (log, seconds) in got.words.items()
             }
         except (UnmaskableError, ReplyError) as error:  # nobody knows which node sent what
             raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
@@ -191,27 +198,33 @@ class RemoteCohort:
             "floor": min(self.oldest(i), base[0]) if base else 0,
         }
 
-    def check_words(self, words: Mapping[str, Any], site: Site) -> float:
-        """The seconds that a reply reports; raises unless it is the reply to this question."""
-        asked = {"kind": "visited", "round": site.round, "attempt": self.attempt, "size": site.size}
-        for name, value in asked.items():
-            if words.get(name) != value or type(words.get(name)) is not type(value):
-                raise ReplyError(f"sent the {name} {str(words.get(name))[:40]!r}, not {value!r}")
-        seconds = words.get("seconds")
-        if not isinstance(seconds, float) or not 0 <= seconds < 1e9:
-            raise ReplyError("sent no sound number of seconds")
-        return seconds
+    def read_words(self, words: Mapping[str, Any], request: Request, i: int, site: Site) -> tuple[State, float]:
+        """A client's diagnostics and its seconds; raises unless its words are the reply to this question.
+
+        Entries of the log that do not fit are left out and noted. But methods count on the number of steps, which is
+        zero only where nothing is sent (a round of L2GD without training).
+        """
+        seconds = check_visited(words, {"round": site.round, "attempt": self.attempt, "size": site.size})
+        if request.purpose != "train":
+            return {}, seconds
+        log, notes = read_log(words.get("log"))
+        if "steps" not in log or (request.expected and not int(log["steps"])):
+            raise ReplyError("sent no sound number of steps")
+        if notes:
+            self.entries_left_out[i] = [make_printable(f"{self.roster.members[i].name} {note}") for note in notes]
+        return log, seconds
 
     def check_bounds(self, reply: State, request: Request) -> None:
-        """Raises unless every tensor has a norm within the bound."""
+        """Raises unless every tensor has a norm within the bound, and buffers, which count too, plausible numbers."""
         x = request.x
         bound = self.rules.norm_bound * (1 + float(x.norm()))
         for name, value in reply.items():
+            if name == "buffers" and value.numel() and not float(value.abs().max()) <= LARGEST_BUFFER:
+                raise ReplyError(f"sent {name!r} of up to {float(value.abs().max()):.3g}, more than {LARGEST_BUFFER:g}")
             step = value - x if name == "w" and value.shape == x.shape else value.double()
             length = float(step.norm()) if name != "buffers" else 0.0
             if length > bound:
                 raise ReplyError(f"sent a {name!r} of norm {length:.3g}, more than the bound {bound:.3g}")
 
-    def make_visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
-        version = torch.tensor([site.round + 1, self.attempt])
-        return Visit(reply, {VERSION: version}, read_log(words.get("log")), seconds)
+    def make_visit(self, reply: State, log: State, site: Site, seconds: float) -> Visit:
+        return Visit(reply, {VERSION: torch.tensor([site.round + 1, self.attempt])}, log, seconds)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
-from fedptr.errors import ReplyError, UserError
+from fedptr.engines.flower.wire.schema import read_hello, reading_message
+from fedptr.errors import UserError
+from fedptr.messages import make_printable
 
 AGAIN = 60.0  # seconds after which a node that was refused is asked again
 
@@ -57,12 +59,15 @@ class Roster:
         return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
 
     def refuse(self, node: int, reason: str) -> str:
+        reason = make_printable(reason[:1000])
         self.refused[node] = reason, time.monotonic() + AGAIN
         return reason
 
-    def admit(self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], most: int) -> Member:
+    def admit(
+        self, node: int, words: Mapping[str, Any], agreed: Agreement, online: set[int], rules: DeployRules
+    ) -> Member:
         """Admits a node, or refuses it with an error that names it."""
-        offer, member = read_offer(words, most)
+        offer, member = read_offer(words, rules)
         self.check_registered(node, member)
         check_offer_fits(offer, agreed)
         old = self.members.get(member.number)
@@ -83,13 +88,24 @@ class Roster:
         """Raises unless this key belongs to that node: where keys are known, a node cannot pass for another."""
         if self.registered is None:
             return
-        known = json.loads(self.registered.read_text(encoding="utf-8"))
-        owners = [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        owners = self.find_owners(node)
         if not owners:
             raise UserError(f"node {member.name} has a key that is not in {self.registered}; add it there")
         if owners[0] != (member.name, member.number):
             words = f"{member.name} (number {member.number})"
             raise UserError(f"a node calls itself {words} with the key of {owners[0][0]} (number {owners[0][1]})")
+
+    def find_owners(self, node: int) -> list[tuple[str, int]]:
+        """Name and number of the node whose key this is, where keys are known."""
+        if self.registered is None:
+            return []
+        known = json.loads(self.registered.read_text(encoding="utf-8"))
+        return [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+
+    def name_node(self, node: int) -> str:
+        """For a node that has not said its name, or nothing that can be believed."""
+        owners = self.find_owners(node)
+        return f"node {owners[0][0]}" if owners else f"a node (Flower's number {node})"
 
     def note_online(self, online: set[int]) -> list[int]:
         """The clients whose nodes are online."""
@@ -98,32 +114,10 @@ class Roster:
         return here
 
 
-def read_offer(words: Mapping[str, Any], most: int) -> tuple[Offer, Member]:
+def read_offer(words: Mapping[str, Any], rules: DeployRules) -> tuple[Offer, Member]:
     """What a node said about itself; raises where a value cannot be right."""
-
-    def whole(name: str, least: int, limit: int) -> int:
-        value = words.get(name)
-        if type(value) is not int or not least <= value <= limit:
-            raise ReplyError(f"says that its {name} is {str(value)[:40]}")
-        return value
-
-    def several(name: str, kinds: tuple[type, ...], longest: int) -> tuple[Any, ...]:
-        value = words.get(name)
-        if not isinstance(value, list) or not 1 <= len(value) <= longest or any(type(v) not in kinds for v in value):
-            raise ReplyError(f"says nothing usable about its {name}")
-        return tuple(value)
-
-    name, data = words.get("name"), words.get("data")
-    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 60:
-        raise ReplyError("has no name")
-    if not isinstance(data, str) or len(data) != 64:
-        raise ReplyError("has no fingerprint of its data")
-    mean, std = several("mean", (float, int), 64), several("std", (float, int), 64)
-    if not all(math.isfinite(v) for v in mean + std) or min(std) <= 0 or len(mean) != len(std):
-        raise ReplyError("says nothing usable about its mean and std")
-    classes, shape = several("classes", (str,), 100000), several("shape", (int,), 4)
-    if min(shape) < 1 or len(mean) != shape[0]:
-        raise ReplyError("says nothing usable about its shape")
-    size, tests = whole("size", 1, most), whole("tests", 0, most)
-    offer = Offer(name, size, classes, shape, mean, std)
-    return offer, Member(name, whole("number", 0, 99999), size, tests, data)
+    with reading_message():
+        said = read_hello(words, rules.max_samples, rules.max_classes)
+    name, size = said["name"], said["size"]
+    offer = Offer(name, size, *(tuple(said[entry]) for entry in ("classes", "shape", "mean", "std")))
+    return offer, Member(name, said["number"], size, said["tests"], said["data"])

@@ -8,6 +8,7 @@ cannot be checked, so the bounds hold for the mean.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +17,13 @@ import numpy as np
 from flwr.app import Message
 
 from fedptr.engines.flower.patches.secagg_node import RECORD
-from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError, average_masked
+from fedptr.engines.flower.patches.secagg_workflow import UnmaskableError, average_masked, check_readable
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import Parcel, parse_words
 from fedptr.engines.flower.wire.records import to_records
+from fedptr.engines.flower.wire.schema import reading_message
 from fedptr.errors import ReplyError
+from fedptr.messages import make_printable
 
 LEVELS = 1 << 22  # a number within ±range is rounded to one of these at random, so that it is right on average
 MODULUS = 1 << 32
@@ -40,18 +43,25 @@ def rounding_step(bound: float) -> float:
 @dataclass
 class Collected:
     mean: list[Any]  # one array per entry, by their sorted names
-    words: dict[int, dict[str, Any]]  # by node, of those that are in the mean
+    words: dict[int, Any]  # by node, of those that are in the mean: what `read_words` made of them
     failures: dict[int, str]
 
 
 def collect_mean(
-    courier: Courier, orders: Mapping[int, Parcel], shapes: list[tuple[int, ...]], timeout: float
+    courier: Courier,
+    orders: Mapping[int, Parcel],
+    shapes: list[tuple[int, ...]],
+    timeout: float,
+    read_words: Callable[[int, dict[str, Any]], Any],
 ) -> Collected:
-    """Lets the nodes carry out their orders, each of which has its `weight`, and returns the weighted mean."""
+    """Lets the nodes carry out their orders, each of which has its `weight`, and returns the weighted mean.
+
+    A node whose words `read_words` refuses is left out before its numbers are summed.
+    """
     if not 2 <= len(orders) <= MOST:
         raise UnmaskableError(f"secure aggregation takes 2 to {MOST} nodes, not {len(orders)}")
     first = next(iter(orders.values())).words
-    carrier = CheckedGrid(courier, dict(orders), [(1,), *shapes], timeout)
+    carrier = CheckedGrid(courier, dict(orders), [(1,), *shapes], timeout, read_words)
     mean = average_masked(
         carrier,
         {node: to_records(order) for node, order in orders.items()},
@@ -76,7 +86,8 @@ class CheckedGrid:
     orders: dict[int, Parcel]
     shapes: list[tuple[int, ...]]
     timeout: float
-    words: dict[int, dict[str, Any]] = field(default_factory=dict)
+    read_words: Callable[[int, dict[str, Any]], Any]
+    words: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -84,16 +95,17 @@ class CheckedGrid:
         stage = str(next(iter(to.values())).content.config_records[RECORD]["stage"])
         training = stage == "collect_masked_vectors"
         replies, failures = self.courier.exchange_messages(to, self.timeout if training else min(KEYS, self.timeout))
-        self.failures |= failures
+        self.failures |= {node: make_printable(why[:500]) for node, why in failures.items()}
         good = []
         for node, reply in replies.items():
             try:
                 if reply.metadata.src_node_id != node:
                     raise ReplyError("answered as another node")
-                CHECKS[stage](self, reply)
-                if training:
-                    record = reply.content.config_records.get("words")
-                    self.words[node] = parse_words(record.get("json") if record else None)
+                with reading_message():
+                    CHECKS[stage](self, reply)
+                    if training:
+                        record = reply.content.config_records.get("words")
+                        self.words[node] = self.read_words(node, parse_words(record.get("json") if record else None))
                 good.append(reply)
             except ReplyError as error:
                 self.failures[node] = str(error)
@@ -108,11 +120,10 @@ class CheckedGrid:
             raise ReplyError("sent shares for nodes that were not asked")
 
     def check_vectors(self, reply: Message) -> None:
-        arrays = [
-            read_whole_numbers(content) for content in read_entries(reply, {"masked_params": bytes})["masked_params"]
-        ]
-        if [None if array is None else array.shape for array in arrays] != self.shapes:
+        contents = read_entries(reply, {"masked_params": bytes})["masked_params"]
+        if len(contents) != len(self.shapes) or not all(map(holds_whole_numbers, contents, self.shapes)):
             raise ReplyError("sent masked numbers of another shape")
+        check_readable(reply)
 
     def check_unmasking(self, reply: Message) -> None:
         found = read_entries(reply, {"nids": int, "shares": bytes})
@@ -141,11 +152,20 @@ def read_entries(reply: Message, kinds: Mapping[str, type]) -> dict[str, list[An
     return found
 
 
-def read_whole_numbers(content: bytes) -> Any:
-    """An array of whole numbers below the modulus, or None."""
+def holds_whole_numbers(content: bytes, shape: tuple[int, ...]) -> bool:
+    """Whether it is a .npy file of whole numbers below the modulus, in this shape.
+
+    The header is compared with what is expected before NumPy makes room for what it declares.
+    """
+    stream = io.BytesIO(content)
     try:
-        array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError):
-        return None
-    sound = isinstance(array, np.ndarray) and array.dtype == np.int64
-    return array if sound and bool(((array >= 0) & (array < MODULUS)).all()) else None
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        declared, _, dtype = read_header(stream)
+    except Exception:  # NumPy reads it as Python code, which fails in many ways
+        return False
+    place = stream.tell()
+    if declared != shape or dtype != np.dtype("<i8") or len(content) - place != 8 * math.prod(shape):
+        return False
+    array = np.frombuffer(content, "<i8", offset=place)
+    return bool(((array >= 0) & (array < MODULUS)).all())

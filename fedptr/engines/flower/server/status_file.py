@@ -10,6 +10,7 @@ from typing import Any
 
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server.roster import Roster
+from fedptr.messages import make_printable
 
 NAME = "status.json"
 
@@ -41,7 +42,6 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def write_problem(folder: Path, problem: str) -> None:
-    """Notes why the run stopped."""
-    write_text(
-        folder / NAME, json.dumps({**read_status(folder), "at": time.time(), "problem": problem}, indent=1) + "\n"
-    )
+    """Notes why the run stopped; nodes may have had a part in the words."""
+    content = {**read_status(folder), "at": time.time(), "problem": make_printable(problem)}
+    write_text(folder / NAME, json.dumps(content, indent=1) + "\n")

@@ -14,15 +14,17 @@ from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import read_deploy_plan
 from fedptr.engines.flower.setup.launch_run import CONNECTION, call_flwr
 from fedptr.errors import UserError
+from fedptr.messages import make_printable
 from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
 
 PAUSE = 2.0  # seconds
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # names come from nodes
 
 
 def show_status(folder: Path, watch: bool) -> int:
     rounds = load_plan(folder).run.rounds
-    console = Console(highlight=False)
+    console = Console(**PLAIN)
     while True:
         now = status_file.read_status(folder)
         if not now:
@@ -49,22 +51,27 @@ def ask_online_nodes(folder: Path) -> set[str] | None:
 
 
 def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool, online: set[str] | None) -> None:
+    """Names and reasons come from nodes: nothing in them moves the cursor."""
     phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
     accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
-    console.print(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}", markup=False)
+    console.print(make_printable(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}"))
     if "problem" in now:
-        console.print(f"problem: {now['problem']}", markup=False)
+        console.print(make_printable(f"problem: {now['problem']}"))
     table = Table("client", "node", "samples", "online", "last seen", box=SIMPLE_HEAD)
     for node in now["nodes"]:
         known = node.get("node")
         here = known in online if online is not None and known else node["online"] and alive
         seen = "now" if here else format_age(node["last_seen"])
-        table.add_row(str(node["number"]), node["name"], str(node["samples"]), "yes" if here else "no", seen)
+        name = make_printable(node["name"])
+        table.add_row(str(node["number"]), name, str(node["samples"]), "yes" if here else "no", seen)
     console.print(table)
     for who, why in now.get("dropped", {}).items():
-        console.print(f"last round without client {who}: {why}", markup=False)
+        console.print(make_printable(f"last round without client {who}: {why}"))
+    for notes in now.get("entries_left_out", {}).values():
+        for note in notes:
+            console.print(make_printable(f"left out in the last round: {note}"))
     for reason in now.get("refused", []):
-        console.print(reason, markup=False)
+        console.print(make_printable(reason))
 
 
 def format_age(moment: float | None) -> str:

@@ -1,12 +1,14 @@
 """What server and nodes agree on before the first round: the classes, the images' shape, and their normalisation.
 
 Every node sends the names of its classes and the moments of its images. The agreed classes are all of them, and each
-node translates its labels to the agreed numbers. A node that joins later must fit the agreement.
+node translates its labels to the agreed numbers. A node that joins later must fit the agreement. What the plan leaves
+open is decided by more than half of the first nodes; no single node decides it for the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,6 +18,8 @@ import numpy as np
 from fedptr.data.dataset import Dataset
 from fedptr.data.image_folders import natural_order
 from fedptr.errors import UserError
+
+TIMES = 100  # how far the pixels of two nodes may be apart, in deviations of the smaller
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,45 @@ def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") ->
     if unknown:
         known = ", ".join(agreed.classes[:20])
         raise UserError(f"node {offer.name} has the class {unknown[0]!r}, which is not among the agreed ones: {known}")
+
+
+def are_alike(a: Offer, b: Offer) -> bool:
+    """Whether two nodes have images of one shape, with pixels of roughly one scale: one normalisation suits both."""
+    if a.shape != b.shape:
+        return False
+    pairs = zip(a.mean, b.mean, a.std, b.std, strict=True)
+    return all(abs(m - n) <= TIMES * min(s, t) and max(s, t) <= TIMES * min(s, t) for m, n, s, t in pairs)
+
+
+def find_majority(offers: Sequence[Offer]) -> Offer | None:
+    """The offer that most are like; None where that is not more than half of all.
+
+    >>> a, b = (Offer(name, 9, ("cat", "dog"), (1, 8, 8), (120.0,), (60.0,)) for name in "ab")
+    >>> odd = Offer("c", 9, ("cat", "dog"), (1, 8, 8), (120.0,), (1e6,))
+    >>> find_majority([odd, a, b]).name, find_majority([odd, a])
+    ('a', None)
+    """
+    likes = [sum(are_alike(offer, other) for other in offers) for offer in offers]
+    most = max(likes, default=0)
+    return offers[likes.index(most)] if 2 * most > len(offers) else None
+
+
+def find_most_classes(offers: Sequence[Offer], limit: int) -> int | None:
+    """Which offer has most classes that nobody else has, where all classes together are more than the limit."""
+    counts = Counter(name for offer in offers for name in offer.classes)
+    if len(counts) <= limit:
+        return None
+    own = [(sum(counts[name] == 1 for name in offer.classes), len(offer.classes)) for offer in offers]
+    return own.index(max(own))
+
+
+def describe_images(offer: Offer) -> str:
+    """
+    >>> describe_images(Offer("a", 9, (), (1, 8, 8), (120.0,), (60.0,)))
+    '1×8×8 with pixels of 120±60'
+    """
+    pixels = ", ".join(f"{mean:.3g}±{std:.3g}" for mean, std in zip(offer.mean[:3], offer.std[:3], strict=True))
+    return f"{'×'.join(map(str, offer.shape))} with pixels of {pixels}"
 
 
 def combine_moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ...]]:

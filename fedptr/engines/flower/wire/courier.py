@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.schema import read_reason
 from fedptr.errors import ReplyError
 
 TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
@@ -118,7 +119,7 @@ class Courier:
             answers.failures[node] = "was answered for by somebody who was not asked: the request's nonce is missing"
             return
         if parcel.words.get("kind") == "refused":
-            answers.failures[node] = str(parcel.words.get("reason"))[:500]
+            answers.failures[node] = read_reason(parcel.words)
         else:
             answers.parcels[node] = parcel
 

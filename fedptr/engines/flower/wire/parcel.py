@@ -32,7 +32,7 @@ class Parcel(NamedTuple):
     blocks: dict[str, Block] = {}  # noqa: RUF012 (never changed)
 
 
-def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
+def check_block(name: Any, dtype: Any, shape: Any, data: Any) -> Block:
     """The block, if type, shape and bytes fit each other.
 
     >>> check_block("w", "float32", [2], b"12345678").shape
@@ -42,7 +42,8 @@ def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
         ...
     fedptr.errors.ReplyError: its 'w' has the type 'object', which is not sent here
     """
-    name = str(name)[:60]
+    if not isinstance(name, str) or not 0 < len(name) <= 60:
+        raise ReplyError("it has an array without a valid name")
     if not isinstance(dtype, str) or dtype not in SIZES:
         raise ReplyError(f"its {name!r} has the type {str(dtype)[:40]!r}, which is not sent here")
     if not isinstance(shape, (list, tuple)) or len(shape) > DIMENSIONS:
@@ -55,9 +56,12 @@ def check_block(name: str, dtype: Any, shape: Any, data: Any) -> Block:
 
 
 def parse_words(text: Any) -> dict[str, Any]:
-    """The words of a parcel that came from elsewhere."""
+    """The words of a parcel that came from elsewhere. No text in them has half a character, which no file can hold."""
     try:
-        words = json.loads(text)
+        plain = text.decode() if isinstance(text, bytes) else text
+        words = json.loads(plain)
+        if "\\ud" in plain or "\\uD" in plain:
+            json.dumps(words, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError):
         words = None
     if not isinstance(words, dict):
@@ -87,5 +91,5 @@ def read_parcel(receive: Callable[[int], bytes]) -> Parcel:
         if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) is not int or not 0 <= entry[3] < LARGEST:
             raise ReplyError("its head describes no valid array")
         name, dtype, shape, size = entry
-        blocks[str(name)] = check_block(name, dtype, shape, receive(size))
+        blocks[name] = check_block(name, dtype, shape, receive(size))
     return Parcel(words, blocks)

@@ -12,6 +12,7 @@ import json
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedptr.engines.flower.wire.parcel import Parcel, check_block, parse_words, read_parcel, write_parcel
+from fedptr.engines.flower.wire.schema import reading_message
 from fedptr.errors import ReplyError
 
 RAW = "fedptr.raw"  # plain bytes: Flower's own form is numpy's file format, which has a header to be parsed
@@ -30,6 +31,11 @@ def to_records(parcel: Parcel) -> RecordDict:
 
 def from_records(records: RecordDict) -> Parcel:
     """Raises ReplyError where anything is not as `to_records` makes it."""
+    with reading_message():
+        return read_records(records)
+
+
+def read_records(records: RecordDict) -> Parcel:
     whole, words, arrays = (records.get(name) for name in ("parcel", "words", "arrays"))
     if isinstance(whole, ConfigRecord):
         return parcel_from_bytes(whole.get("bytes"))
