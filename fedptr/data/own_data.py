@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fedptr.data.dataset import PARTS, Array
 from fedptr.data.readers import RawDataset, explain_read_errors
 from fedptr.errors import UserError
+from fedptr.regular_files import open_regular
 
 CHUNK = 1024  # images at a time, so that normalising never holds a float copy of the whole set
 
@@ -23,9 +25,16 @@ def read_npz(path: Path) -> RawDataset:
     """
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; change its permissions, or copy it")
-    if not zipfile.is_zipfile(path):
+    with explain_read_errors(path, "an .npz file"), open_regular(path) as file:
+        return parse_npz(file, path)
+
+
+def parse_npz(opened: IO[bytes], path: Path) -> RawDataset:
+    """The dataset in an open .npz file; what is wrong with it is explained with its path."""
+    if not zipfile.is_zipfile(opened):
         raise UserError(f"{path} is not an .npz file; save it with np.savez")
-    with explain_read_errors(path, "an .npz file"), np.load(path, allow_pickle=False) as file:
+    opened.seek(0)
+    with explain_read_errors(path, "an .npz file"), np.load(opened, allow_pickle=False) as file:
         missing = [key for key in PARTS if key not in file.files]
         if missing:
             raise UserError(f"{path} lacks {' and '.join(missing)}; save it with np.savez(path, {'=, '.join(PARTS)}=)")

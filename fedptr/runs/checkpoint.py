@@ -20,9 +20,11 @@ from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, Header
 from fedptr.core.client_states import ClientStates, StateStore, StoredState
 from fedptr.core.federation import Run
+from fedptr.types import State
 
 FORMAT = "1"
 KEPT = 2
+MOST = 10**9  # rounds, and clients
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
@@ -98,7 +100,7 @@ class CheckpointStore:
             raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
         if header.get("round") != str(round_):
             raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
-        pairs = tensors.pop(INDEX).tolist()
+        pairs = read_index(tensors, self.server(round_).name).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
         stored: dict[int, StoredState] = {}
         for i, written in pairs:  # all are read, and those beyond the store's budget dropped from memory again
@@ -117,7 +119,7 @@ class CheckpointStore:
             if round_ <= run.round:
                 with contextlib.suppress(DamagedFileError):
                     tensors, _ = atomic_files.read_tensors(self.server(round_))
-                    self.indices[round_] = index_of(tensors[INDEX])
+                    self.indices[round_] = index_of(read_index(tensors, self.server(round_).name))
 
     def server(self, round_: int) -> Path:
         """The file with the server's state after a round."""
@@ -126,6 +128,15 @@ class CheckpointStore:
     def client(self, i: int, round_: int) -> Path:
         """The file with a client's state after a round."""
         return self.folder / f"client-{i}-{round_}.safetensors"
+
+
+def read_index(tensors: State, name: str) -> Tensor:
+    """Takes (client, round) of every client's file out of a server's tensors; a checksum fits whatever was written."""
+    pairs = tensors.pop(INDEX, None)
+    sound = pairs is not None and pairs.dtype == torch.int64 and pairs.dim() == 2 and pairs.shape[1] == 2
+    if pairs is None or not sound or bool(((pairs < 0) | (pairs > MOST)).any() or (pairs.diff(dim=0)[:, 0] <= 0).any()):
+        raise DamagedFileError(f"{name} does not say which files its clients have")
+    return pairs
 
 
 def index_of(pairs: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedptr import regular_files
 from fedptr.errors import UserError
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
 from fedptr.runs.lock import NAME as LOCK
@@ -178,7 +179,7 @@ def read_archived(folder: Path) -> Iterator[RunStatus]:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return regular_files.read_text(path, errors="replace")
     except OSError:
         return ""
 

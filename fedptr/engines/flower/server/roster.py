@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
 from fedptr.errors import ReplyError, UserError
 
+LARGEST = 1e9  # mean and deviation of pixels
 AGAIN = 60.0  # seconds after which a node that was refused is asked again
 
 
@@ -119,7 +119,7 @@ def read_offer(words: Mapping[str, Any], most: int) -> tuple[Offer, Member]:
     if not isinstance(data, str) or len(data) != 64:
         raise ReplyError("has no fingerprint of its data")
     mean, std = several("mean", (float, int), 64), several("std", (float, int), 64)
-    if not all(math.isfinite(v) for v in mean + std) or min(std) <= 0 or len(mean) != len(std):
+    if not all(abs(v) <= LARGEST for v in mean + std) or min(std) <= 0 or len(mean) != len(std):
         raise ReplyError("says nothing usable about its mean and std")
     classes, shape = several("classes", (str,), 100000), several("shape", (int,), 4)
     if min(shape) < 1 or len(mean) != shape[0]:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server.roster import Roster
+from fedptr.regular_files import read_text
 
 NAME = "status.json"
+NUMBER = (int, float)
+STATUS: dict[str, tuple[type, ...]] = {"phase": (str,), "nodes": (list,)}
+OPTIONAL: dict[str, tuple[type, ...]] = {
+    "round": (int,), "test_accuracy": NUMBER, "problem": (str,), "refused": (list,), "dropped": (dict,),
+}  # fmt: skip
+NODE = {"number": (int,), "name": (str,), "samples": (int,), "online": (bool,), "last_seen": (*NUMBER, type(None))}
+
+
+STOPPED: dict[str, Any] = {"phase": "stopped", "nodes": []}  # before it began
 
 
 def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
@@ -33,15 +44,33 @@ def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **m
 
 
 def read_status(folder: Path) -> dict[str, Any]:
+    """What the file says; nothing where it is missing, or not as `write_status` writes it."""
     try:
-        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        found = json.loads(read_text(folder / NAME))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if is_sound(found) else {}
+
+
+def is_sound(found: Any) -> bool:
+    """Whether all is there that is shown, each of its type."""
+    return (
+        has_types(found, STATUS)
+        and all(has_types(node, NODE) for node in found["nodes"])
+        and has_types(found, {name: kinds for name, kinds in OPTIONAL.items() if name in found})
+    )
+
+
+def has_types(found: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
+    return isinstance(found, dict) and all(
+        type(found.get(name)) in allowed and (type(found[name]) is not int or abs(found[name]) < 2**63)
+        for name, allowed in kinds.items()
+    )
 
 
 def write_problem(folder: Path, problem: str) -> None:
     """Notes why the run stopped."""
     write_text(
-        folder / NAME, json.dumps({**read_status(folder), "at": time.time(), "problem": problem}, indent=1) + "\n"
+        folder / NAME,
+        json.dumps({**(read_status(folder) or STOPPED), "at": time.time(), "problem": problem}, indent=1) + "\n",
     )
