@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -38,13 +39,21 @@ def parse_npz(opened: IO[bytes], path: Path) -> RawDataset:
         missing = [key for key in PARTS if key not in file.files]
         if missing:
             raise UserError(f"{path} lacks {' and '.join(missing)}; save it with np.savez(path, {'=, '.join(PARTS)}=)")
-        train_x, train_y, test_x, test_y = (file[key] for key in PARTS)
-        given = {key: file[key] for key in ("classes", "mean", "std") if key in file.files}
+        train_x, train_y, test_x, test_y = (take_array(file, key) for key in PARTS)
+        given = {key: take_array(file, key) for key in ("classes", "mean", "std") if key in file.files}
     mean, std = (_check_numbers(path, key, given[key]) if key in given else () for key in ("mean", "std"))
     names = tuple(str(name) for name in np.atleast_1d(given["classes"])) if "classes" in given else ()
     train_x, test_x = _check_images(path, "train_x", train_x), _check_images(path, "test_x", test_x)
     train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
     return RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
+
+
+def take_array(file: Mapping[str, Any], key: str) -> Array:
+    """An array of an opened .npz file. A member without the head of an array comes as bytes."""
+    found = file[key]
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"its {key} is not an array")
+    return found
 
 
 def _check_images(path: Path, key: str, x: Array) -> Array:

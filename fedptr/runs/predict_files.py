@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedptr.core.predictor import Predictor
 from fedptr.data.image_folders import SUFFIXES, natural_order, read_image
+from fedptr.data.own_data import take_array
 from fedptr.data.readers import explain_read_errors
 from fedptr.errors import UserError
 from fedptr.regular_files import open_regular
@@ -71,7 +72,7 @@ def read_rows(model: Predictor, path: Path) -> Iterator[tuple[str, Tensor]]:
                 key = next((key for key in KEYS if key in array.files), None)
                 if key is None:
                     raise UserError(f"{path} has none of the keys {', '.join(KEYS)}; save the inputs as x")
-                array = array[key]
+                array = take_array(array, key)
     if array.ndim == 3 and model.shape[:1] == (1,) and len(model.shape) == 3:
         array = array[:, None]
     if array.shape[1:] != model.shape or array.dtype.kind not in "uif":

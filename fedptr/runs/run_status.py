@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from fedptr import regular_files
 from fedptr.errors import UserError
-from fedptr.runs.folder import CHECKPOINTS, FAILURE
+from fedptr.runs.folder import CHECKPOINTS, FAILURE, MOST_SEEDS
 from fedptr.runs.lock import NAME as LOCK
 from fedptr.runs.lock import is_folder_in_use, read_holder
 from fedptr.runs.rounds_file import whole_lines
@@ -107,7 +107,7 @@ def find_expected_runs(folder: Path) -> Iterator[Path]:
         order, first = tables["compare"], tables.get("run", {}).get("seed", 0)
         for name in order["methods"]:
             if ":" not in name:  # the folder of module:Class has the class's own name for the method
-                yield from (folder / name / f"seed{first + k}" for k in range(order["seeds"]))
+                yield from (folder / name / f"seed{first + k}" for k in range(min(order["seeds"], MOST_SEEDS)))
 
 
 def read_status(folder: Path) -> RunStatus:
