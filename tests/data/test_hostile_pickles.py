@@ -34,7 +34,9 @@ for path in map(Path, sys.argv[1:]):
     except UserError as error:
         print(error, flush=True)
 """
-DOUBLED = b"".join(b"q%c](h%ch%ce" % (i, i, i) for i in range(60))  # a list of the list before, twice
+# Lists, each of which is the one before twice; number 60 has 2^61 numbers in it.
+DOUBLED = b"\x80\x02](](K\x01K\x01eq\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b"e"
+PIXELS = b"cnumpy\nndarray\n)R(K\x01K\x00M\x00\x0c\x86cnumpy\ndtype\nU\x02u1\x85R\x89U\x00tb"  # of no image
 HARMFUL = {
     "ten bytes that take gigabytes": b"\x80\x02]r\xff\xff\xff\x7f.",
     "an array of bytes that is not there": b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".",
@@ -42,8 +44,8 @@ HARMFUL = {
     "keys nested, several at once": b"\x80\x02}()" + b"\x85" * 200_000 + b"K\x01u.",
     "keys nested in a dictionary that was there": b"\x80\x02()" + b"\x85" * 200_000 + b"K\x01d.",
     "a key that is two of two of two": b"\x80\x02})" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"K\x01s.",
-    "labels that are two of two of two": b"\x80\x02}(U\x06labels](K\x01K\x01e" + DOUBLED + b"U\x04data]u.",
-    "a type that is two of two of two": b"\x80\x02cnumpy\ndtype\n](K\x01K\x01e" + DOUBLED + b"\x85R.",
+    "labels that are two of two of two": DOUBLED + b"}(U\x06labelsh\x3cU\x04data" + PIXELS + b"u.",
+    "a type that is two of two of two": DOUBLED + b"cnumpy\ndtype\nh\x3c\x85R.",
     "text encoded again and again": b"\x80\x02](X"
     + struct.pack("<I", 10**6)
     + b"a" * 10**6
