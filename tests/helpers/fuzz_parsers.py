@@ -19,7 +19,7 @@ from pathlib import Path
 import atheris
 
 CORPUS = Path(__file__).parent.parent / "fuzz" / "corpus"
-MEMORY, SECONDS, LENGTH = 2048, 20, 2048  # MB, of one input, and bytes
+MEMORY, SECONDS, LENGTH = 2048, 60, 2048  # MB, of one input, and bytes
 LIBRARIES = ["zipfile", "tomllib", "numpy.lib", "PIL"]  # parsers written in Python
 
 

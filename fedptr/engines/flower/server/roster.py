@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedptr.engines.flower.server.node_register import read_node_register
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
 from fedptr.errors import ReplyError, UserError
 
@@ -83,8 +84,8 @@ class Roster:
         """Raises unless this key belongs to that node: where keys are known, a node cannot pass for another."""
         if self.registered is None:
             return
-        known = json.loads(self.registered.read_text(encoding="utf-8"))
-        owners = [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        known = read_node_register(self.registered)
+        owners = [(name, entry["number"]) for name, entry in known.items() if entry.get("node") == str(node)]
         if not owners:
             raise UserError(f"node {member.name} has a key that is not in {self.registered}; add it there")
         if owners[0] != (member.name, member.number):

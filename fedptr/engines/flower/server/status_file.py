@@ -62,10 +62,10 @@ def is_sound(found: Any) -> bool:
 
 
 def has_types(found: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
-    return isinstance(found, dict) and all(
-        type(found.get(name)) in allowed and (type(found[name]) is not int or abs(found[name]) < 2**63)
-        for name, allowed in kinds.items()
-    )
+    if not isinstance(found, dict) or not kinds.keys() <= found.keys():
+        return False
+    values = [(found[name], allowed) for name, allowed in kinds.items()]
+    return all(type(v) in allowed and (type(v) is not int or abs(v) < 2**63) for v, allowed in values)
 
 
 def write_problem(folder: Path, problem: str) -> None:
