@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedptr.atomic_files import DamagedFileError, read_tensors
 from fedptr.cli.main import main
+from fedptr.core.predictor import ModelCard
+from fedptr.data.split import Split
+from fedptr.errors import UserError
+from fedptr.runs.plan import load_plan
+from fedptr.runs.predict_files import read_rows
+from fedptr.runs.rounds_file import read_records
+from fedptr.runs.run_status import find_expected_runs
+from fedptr.runs.summary import read_result
 
 Capture = pytest.CaptureFixture[str]
 PARTS = ("train_x", "train_y", "test_x", "test_y")
@@ -116,3 +125,42 @@ def test_seeds_stay_within_what_a_seed_can_be(capsys: Capture) -> None:
     last = str(2**63 - 1)
     err = refused(capsys, "compare", "--seed", last, "--seeds", "2", "--methods", "fedavg", "--out", "out")
     assert "run.seed must be less than" in err
+
+
+def test_the_status_of_a_comparison_with_endless_seeds() -> None:
+    Path("compare.toml").write_text('[compare]\nmethods = ["fedavg"]\nseeds = 1000000000000\n')
+    assert len(list(find_expected_runs(Path()))) == 1000
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["reproduce", "figures", "--seeds", str(10**23)], "--seeds must be at most 1000"),
+        (["theory", "--seeds", str(10**12)], "--seeds must be at most 1000"),
+        (["resume", "runs", "--rounds", str(10**23)], "--rounds must be at most 2147483647"),
+        (["deploy", "init", "x", "--nodes", "a", "--port", "65536"], "--port must be at most 65535, not 65536"),
+        (["deploy", "init", "x", "--nodes", "a", "--days", str(10**9)], "--days must be at most 36500"),
+        (["audit", "runs", "--shadows", str(10**23)], "--shadows must be at most"),
+        (["compare", "--seeds", "many"], "argument --seeds: invalid int value: 'many'"),
+    ],
+)
+def test_options_that_count(argv: list[str], words: str, capsys: Capture) -> None:
+    assert words in refused(capsys, *argv)
+
+
+READERS = {
+    "plan.toml": lambda folder: load_plan(folder),
+    "model.json": ModelCard.load,
+    "split.json": lambda folder: Split.load(folder / "split.json"),
+    "tensors": lambda folder: read_tensors(folder / "tensors"),
+    "rounds.jsonl": read_records,
+    "summary.json": lambda folder: read_result(folder, 1),
+    "x.npz": lambda folder: list(read_rows(None, folder / "x.npz")),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_of_a_folder_waits_for_a_fifo(name: str) -> None:
+    os.mkfifo(name)
+    with pytest.raises((UserError, DamagedFileError), match=r"FIFO|holds no plan"):
+        READERS[name](Path())
