@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 
 DEMO := fedavg,fedprox,scaffold,feddyn,feddc,fedptr,fedptr-s,fedptr-linear
 
-.PHONY: demo quick test lint data browser soak parity oracle docs bench example-hospitals clean
+.PHONY: demo quick test lint data browser soak fuzz parity oracle docs bench example-hospitals clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedptr compare examples/demo.toml --methods $(DEMO) --out runs/demo --force
@@ -39,6 +39,10 @@ browser:
 # Kills real runs at random instants, over all methods; docs/reliability.md has the figures.
 soak: $(VENV)/.test
 	$(BIN)/python tests/helpers/kill_and_resume.py $(or $(KILLS),120)
+
+# Looks for bytes that a parser does not expect; `make fuzz ARGS="--target pickle --runs 1000000"`. Without: all parsers.
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python tests/helpers/fuzz_parsers.py $(ARGS)
 
 # Every method over TLS and in Flower's simulation, against in-process; `make test` takes one of each kind. About half an hour.
 parity: $(VENV)/.flower $(VENV)/.test
@@ -78,6 +82,10 @@ $(VENV)/.engines: $(VENV)/.test
 
 $(VENV)/.flower: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[flower]"
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.test $(VENV)/.flower
+	$(PIP) install -q -c constraints.txt -e ".[fuzz]"
 	@touch $@
 
 $(PEERS)/.made: benchmarks/peers.txt constraints.txt

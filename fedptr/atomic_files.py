@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from fedptr.regular_files import read_bytes
 from fedptr.tensor_bytes import copy_to_cpu, copy_to_device, view_bytes
 from fedptr.types import State
 
@@ -36,7 +37,7 @@ def write_tensors(path: Path, tensors: State, header: Header) -> None:
 def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
     """The tensors and the header of a file; raises DamagedFileError."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     return unpack_tensors(content, path.name, device)

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeVar
 from fedptr.errors import UserError
 
 T = TypeVar("T")
+MOST = 2**31 - 1  # of anything that is counted
 BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "ge": ("at least", operator.ge),
     "gt": ("more than", operator.gt),
@@ -153,11 +154,20 @@ def _checked(value: Any, hint: Any, spec: Field[Any], place: str) -> Any:
     else:
         raise UserError(f"{place} must be {describe_type(hint)}, not {format_value(value)}")
     if isinstance(fitted, (int, float)) and not isinstance(fitted, bool):
-        widest = {"lt": 2**63} if isinstance(fitted, int) else {}  # the limit of TOML and of torch
-        for op, bound in (widest | spec.metadata.get("bounds", {})).items():
+        for op, bound in (_widest(fitted, spec) | spec.metadata.get("bounds", {})).items():
             if not BOUNDS[op][1](fitted, bound):
                 raise UserError(f"{place} must be {describe_bound(op, bound)}, not {format_value(value)}")
     return fitted
+
+
+def _widest(value: float, spec: Field[Any]) -> dict[str, float]:
+    """The range of a whole number that declares none: a seed is what TOML and torch can hold, all others count things.
+
+    A count of billions cannot be meant, and would overflow or fill the memory somewhere.
+    """
+    if not isinstance(value, int):
+        return {}
+    return {"lt": 2**63} if "seed" in spec.name else {"le": MOST}
 
 
 def format_value(value: Any) -> str:

@@ -13,7 +13,7 @@ ROOT = Path(fedptr.__file__).parent
 # Lowest first. What stands on one line may import one another.
 LAYERS = (
     ("errors",),
-    ("settings", "types", "messages", "stats", "plots", "own_code"),
+    ("settings", "types", "messages", "stats", "plots", "own_code", "regular_files"),
     ("tensor_bytes",),
     ("atomic_files",),
     ("core",),

@@ -21,6 +21,7 @@ from fedptr.audit.roc import Flags
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.regular_files import read_bytes
 from fedptr.runs.rounds_file import to_json_values
 from fedptr.runs.summary import list_versions
 
@@ -108,9 +109,7 @@ def read_audit(folder: Path) -> Result:
     """What an earlier audit wrote."""
     path = folder / NAME
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_bytes(path, LARGEST))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError
         check_audit(found)

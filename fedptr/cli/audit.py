@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedptr.cli.options import whole_number
+
 WORDS = """How well membership in the training data can be told from a finished run's final model, and from FedPTR's
 auxiliary sets. Writes DIR/audit: audit.json, roc.png, roc.svg, and the shadow models, which are trained once."""
 
@@ -19,7 +21,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="2 shadows and 200 examples, 8, or 64 shadows and all examples, where these are not given",
     )  # fmt: skip
     sub.add_argument(
-        "--shadows", type=int, metavar="S", help="LiRA: trainings like the run's own (default 16, or by --scale)"
+        "--shadows",
+        type=whole_number("--shadows"),
+        metavar="S",
+        help="LiRA: trainings like the run's own (default 16, or by --scale)",
     )
     sub.add_argument(
         "--shadow-trainer", choices=("federated", "centralised"), default="federated",
@@ -35,10 +40,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="attack the run itself, or its training repeated on half of the examples",
     )  # fmt: skip
     sub.add_argument(
-        "--examples", type=int, metavar="N", help="at most N members (default: all that can be, or by --scale)"
+        "--examples",
+        type=whole_number("--examples"),
+        metavar="N",
+        help="at most N members (default: all that can be, or by --scale)",
     )
-    sub.add_argument("--seed", type=int, default=0, metavar="S", help="of examples, shadows and intervals (default 0)")
-    sub.add_argument("--jobs", type=int, default=0, metavar="N", help="trainings at a time (default: cores, or 1)")
+    sub.add_argument(
+        "--seed",
+        type=whole_number("--seed"),
+        default=0,
+        metavar="S",
+        help="of examples, shadows and intervals (default 0)",
+    )
+    sub.add_argument(
+        "--jobs", type=whole_number("--jobs"), default=0, metavar="N", help="trainings at a time (default: cores, or 1)"
+    )
     sub.add_argument("--shadows-dir", metavar="DIR", help="keep shadows here; runs that differ in seeds can share them")
     sub.add_argument("--force", action="store_true", help="replace results made with more examples or shadows")
     sub.set_defaults(handler=audit)

@@ -14,10 +14,12 @@ from fedptr.cli.options import (
     add_output_options,
     add_plan_command,
     add_tracker_options,
+    whole_number,
 )
 from fedptr.cli.run import announce_test_part, name_folder, warn_of_large_batch
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.runs.folder import MOST_SEEDS
 
 if TYPE_CHECKING:
     from fedptr.cli.options import Commands
@@ -29,7 +31,9 @@ def add_parser(commands: Commands) -> None:
     sub = add_plan_command(commands, "compare", words, compare, DATA_OPTIONS, RUN_OPTIONS, ENGINE_OPTIONS)
     several = sub.add_argument("--methods", metavar="M,M,…", help="default: the paper's seven")
     with_completer(several, complete_method_list)
-    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N seeds")
+    sub.add_argument(
+        "--seeds", type=whole_number("--seeds", MOST_SEEDS), default=1, metavar="N", help="repeat with N seeds"
+    )
     add_output_options(sub)
     add_tracker_options(sub)
 

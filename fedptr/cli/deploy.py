@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedptr.cli.options import add_set_option
+from fedptr.cli.options import add_set_option, whole_number
 from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
 from fedptr.messages import install_command
@@ -60,8 +60,14 @@ def add_init(parts: Commands) -> None:
         "--nodes", required=True, metavar="NAME,NAME,…", help="the nodes; NAME=DATA says where its data is"
     )
     init.add_argument("--host", default="localhost", metavar="HOST", help="the server, as nodes reach it")
-    init.add_argument("--port", type=int, default=8000, metavar="PORT", help="its port")
-    init.add_argument("--days", type=int, default=365, metavar="N", help="how many days certificates are valid")
+    init.add_argument("--port", type=whole_number("--port", 65535), default=8000, metavar="PORT", help="its port")
+    init.add_argument(
+        "--days",
+        type=whole_number("--days", 36500),
+        default=365,
+        metavar="N",
+        help="how many days certificates are valid",
+    )
     init.add_argument("--insecure", action="store_true", help="no encryption, no keys: for a trial on one machine only")
     add_set_option(init, "change any setting of the plan, or deploy.KEY of the rules")
     init.set_defaults(handler=init_command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedptr.cli.completion import complete_assignment, complete_setting, with_completer
 from fedptr.errors import UserError
+from fedptr.settings import MOST, format_value
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -100,6 +101,18 @@ def add_set_option(sub: argparse.ArgumentParser, words: str) -> None:
 def add_output_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--out", metavar="DIR", help="folder for the results (default: a new one in runs/)")
     sub.add_argument("--force", action="store_true", help="replace an existing folder of results")
+
+
+def whole_number(option: str, most: int = MOST) -> Callable[[str], int]:
+    """The type of an option that counts something; what is too few, the command says."""
+
+    def parse(text: str) -> int:
+        if (value := int(text)) > most:
+            raise UserError(f"{option} must be at most {most}, not {format_value(value)}")
+        return value
+
+    parse.__name__ = "int"  # in argparse's message where it is no number
+    return parse
 
 
 def add_tracker_options(sub: argparse.ArgumentParser) -> None:

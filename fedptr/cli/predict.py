@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedptr.cli.options import whole_number
+
 if TYPE_CHECKING:
     from fedptr.cli.options import Commands
     from fedptr.core.predictor import Predictor
@@ -26,7 +28,7 @@ def add_parser(commands: Commands) -> None:
 def add_model_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("dir", metavar="DIR", help="the folder of a finished run")
     sub.add_argument("--best", action="store_true", help="the best round's model (kept if output.best = true)")
-    sub.add_argument("--client", type=int, metavar="I", help="the model that client I would use")
+    sub.add_argument("--client", type=whole_number("--client"), metavar="I", help="the model that client I would use")
 
 
 def load_chosen_model(args: argparse.Namespace) -> Predictor:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedptr.cli.completion import complete_recipes, with_completer
+from fedptr.cli.options import whole_number
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.runs.folder import MOST_SEEDS
 from fedptr.runs.lock import StoppedError
 
 if TYPE_CHECKING:
@@ -24,11 +26,19 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument("--list", action="store_true", help="list the recipes")
     sub.add_argument("--only", metavar="TAG,TAG,…", help="rows and columns: cifar10, a001, p100, fedavg …")
     sub.add_argument("--scale", choices=("smoke", "cpu", "paper"), default="cpu", help="size")
-    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat with N seeds")
     sub.add_argument(
-        "--rounds", type=int, default=0, metavar="T", help="rounds instead of the scale's; can be raised later"
+        "--seeds", type=whole_number("--seeds", MOST_SEEDS), default=3, metavar="N", help="repeat with N seeds"
     )
-    sub.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: cores, or 1)")
+    sub.add_argument(
+        "--rounds",
+        type=whole_number("--rounds"),
+        default=0,
+        metavar="T",
+        help="rounds instead of the scale's; can be raised later",
+    )
+    sub.add_argument(
+        "--jobs", type=whole_number("--jobs"), default=0, metavar="N", help="runs at a time (default: cores, or 1)"
+    )
     sub.add_argument("--no-runs", action="store_true", help="write the tables of the finished runs, and start nothing")
     sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")
     sub.set_defaults(handler=reproduce)

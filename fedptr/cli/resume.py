@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedptr.cli.compare import finish_comparison
-from fedptr.cli.options import ENGINE_OPTIONS, add_setting_options
+from fedptr.cli.options import ENGINE_OPTIONS, add_setting_options, whole_number
 from fedptr.cli.run import print_summary
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
     sub = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
     sub.add_argument("dir", metavar="DIR", help="its folder")
     more = "continue to this round instead of the last one of the plan; also when it is finished"
-    sub.add_argument("--rounds", type=int, metavar="N", help=more)
+    sub.add_argument("--rounds", type=whole_number("--rounds"), metavar="N", help=more)
     kept = {
         option: (place, metavar, f"{words}; default: as in its plan")
         for option, (place, metavar, words) in ENGINE_OPTIONS.items()

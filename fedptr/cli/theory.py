@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedptr.cli.options import add_output_options
+from fedptr.cli.options import add_output_options, whole_number
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.runs.folder import MOST_SEEDS
 
 if TYPE_CHECKING:
     from fedptr.cli.options import Commands
@@ -18,7 +19,9 @@ def add_parser(commands: Commands) -> None:
     words = "measure FedPTR's rate of convergence, and check its theorem's conditions"
     sub = commands.add_parser("theory", help=words)
     sub.add_argument("--rounds", default="25,50,100,200,400", metavar="T,T,…", help="lengths of the runs")
-    sub.add_argument("--seeds", type=int, default=1, metavar="N", help="random problems of each kind")
+    sub.add_argument(
+        "--seeds", type=whole_number("--seeds", MOST_SEEDS), default=1, metavar="N", help="random problems of each kind"
+    )
     add_output_options(sub)
     sub.set_defaults(handler=theory)
 

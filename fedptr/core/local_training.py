@@ -38,9 +38,9 @@ class Local:
     )
     decay: float = setting(1.0, "factor on the learning rate per round", example=0.99, gt=0, le=1)
     batch: int = setting(500, "batch size B; the last, smaller batch is kept", example=32, ge=1)
-    epochs: int = setting(1, "local epochs E", ge=1)
+    epochs: int = setting(1, "local epochs E", ge=1, le=100_000)
     gamma: float = setting(0.0, "stop when ‖∇h‖ is at most γ times its starting value; 0 = train E epochs", ge=0, lt=1)
-    max_epochs: int = setting(50, "limit on the epochs when gamma is set", ge=1)
+    max_epochs: int = setting(50, "limit on the epochs when gamma is set", ge=1, le=100_000)
     record_gamma: bool = setting(False, "record the achieved γ of every client (two full-batch gradients each)")
     augment: Literal["none", "flip-crop"] = setting(
         "none", "augmentation of real images: flip with p=½, then with p=½ a random crop from 4 pixels of padding"

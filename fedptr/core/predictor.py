@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from fedptr.atomic_files import replace_atomically, write_text
 from fedptr.errors import UserError
+from fedptr.regular_files import read_text
 
 NAME, WEIGHTS = "model.json", "weights.safetensors"
 FORMAT = 1
@@ -50,7 +51,7 @@ class ModelCard:
     def load(cls, folder: Path) -> ModelCard:
         path = folder / NAME
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = json.loads(read_text(path))
             if told.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
             told = {spec.name: told[spec.name] for spec in fields(cls)}

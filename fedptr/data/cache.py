@@ -19,13 +19,14 @@ import numpy as np
 
 from fedptr.data.dataset import PARTS, Dataset, array_sha256
 from fedptr.messages import print_notice
+from fedptr.regular_files import expand_home
 
 FORMAT = 2
 
 
 def cache_root() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("FEDPTR_CACHE") or f"{home}/fedptr").expanduser()
+    return expand_home(os.environ.get("FEDPTR_CACHE") or f"{home}/fedptr")
 
 
 def fingerprint_files(path: Path, deep: bool) -> str:

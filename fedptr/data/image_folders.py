@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fedptr.data.dataset import Array
-from fedptr.data.readers import RawDataset, explain_read_errors
+from fedptr.data.readers import RawDataset, explain_read_errors, open_image
 from fedptr.errors import UserError
 from fedptr.messages import progress_bar
+from fedptr.regular_files import open_regular, read_text
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 Labelled = list[tuple[Path, int]]
@@ -19,15 +21,15 @@ Labelled = list[tuple[Path, int]]
 def read_tiny_imagenet(folder: Path) -> RawDataset:
     """`wnids.txt` lists the classes, perhaps fewer than 200; the validation images are the test set."""
     with explain_read_errors(folder / "wnids.txt", "a list of classes"):
-        wnids = (folder / "wnids.txt").read_text().split()
+        wnids = _check_wnids(read_text(folder / "wnids.txt").split())
     with explain_read_errors(folder / "words.txt", "a list of class names"):
-        lines = (folder / "words.txt").read_text().splitlines()
+        lines = read_text(folder / "words.txt").splitlines()
         words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     label = {wnid: k for k, wnid in enumerate(wnids)}
     train = [(path, label[wnid]) for wnid in wnids for path in _list_images(folder / "train" / wnid / "images")]
     annotations = folder / "val" / "val_annotations.txt"
     with explain_read_errors(annotations, "a list of image names and classes"):
-        rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines() if line]
+        rows = [line.split("\t")[:2] for line in read_text(annotations).splitlines() if line]
         # `.name` keeps a malicious annotation from leaving the folder.
         test = [(folder / "val" / "images" / Path(name).name, label[wnid]) for name, wnid in rows if wnid in label]
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
@@ -35,6 +37,18 @@ def read_tiny_imagenet(folder: Path) -> RawDataset:
     return RawDataset(
         *_decode_images(train, "RGB", (64, 64)), *_decode_images(test, "RGB", (64, 64)), classes=names, note=note
     )
+
+
+def _check_wnids(names: list[str]) -> list[str]:
+    """Each is the name of a folder in train/, so none may lead anywhere else."""
+    if not names:
+        raise ValueError("it names no class")
+    for name in names:
+        if not re.fullmatch(r"[\w-]+", name):
+            raise ValueError(f"{name[:40]!r} is not the name of a class")
+    if len(set(names)) < len(names):
+        raise ValueError("it names a class twice")
+    return names
 
 
 def read_image_folder(folder: Path) -> RawDataset:
@@ -77,9 +91,7 @@ def natural_order(name: str) -> tuple[list[str | int], str]:
 
 
 def _mode_and_size(path: Path) -> tuple[str, tuple[int, int]]:
-    from PIL import Image
-
-    with explain_read_errors(path, "an image"), Image.open(path) as image:
+    with explain_read_errors(path, "an image"), open_regular(path) as file, open_image(file) as image:
         return image.mode, image.size
 
 
@@ -115,9 +127,13 @@ def read_image(path: Path, shape: tuple[int, ...], resize: bool = False) -> Arra
 
 
 def _read_pixels(path: Path, mode: str) -> Array:
-    from PIL import Image
+    with explain_read_errors(path, "an image"), open_regular(path) as file:
+        return decode_image(file, mode)
 
-    with explain_read_errors(path, "an image"), Image.open(path) as image:
+
+def decode_image(file: IO[bytes], mode: str) -> Array:
+    """The pixels of an open file, as grey or as RGB."""
+    with open_image(file) as image:
         if image.mode[0] in "IF":
             raise ValueError("it has more than 8 bits per channel")
         if image.mode in (mode, "1", "L"):

@@ -16,6 +16,7 @@ from fedptr.data.own_data import complete_own_data, read_npz
 from fedptr.data.readers import RawDataset, explain_read_errors, read_digits
 from fedptr.data.sources import SOURCES, Source, find_dataset, search_folders, verify_dataset
 from fedptr.errors import UserError
+from fedptr.regular_files import expand_home
 from fedptr.settings import unknown_name_error
 
 
@@ -67,7 +68,7 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
         return LocatedDataset(name, Path(), "the digits that come with scikit-learn", read_digits, False, SOURCES[name])
     if name in SOURCES:
         return _locate_named(SOURCES[name], folder)
-    path = Path(name).expanduser().absolute()
+    path = expand_home(name).absolute()
     if os.path.isdir(path):
         return LocatedDataset(path.resolve().name, path, f"{path} (image folder)", read_image_folder, True, None)
     if path.suffix == ".npz" and os.path.isfile(path):
@@ -80,7 +81,7 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
 
 
 def _locate_named(source: Source, folder: str) -> LocatedDataset:
-    if folder and not os.path.isdir(os.path.expanduser(folder)):
+    if folder and not os.path.isdir(expand_home(folder)):
         raise UserError(f"the data folder {folder} does not exist; correct the path, or leave it out")
     found = find_dataset(source, folder)
     if found is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from fedptr.data.dataset import PARTS, Array
 from fedptr.data.readers import RawDataset, explain_read_errors
 from fedptr.errors import UserError
+from fedptr.regular_files import open_regular
 
 CHUNK = 1024  # images at a time, so that normalising never holds a float copy of the whole set
 
@@ -23,19 +26,34 @@ def read_npz(path: Path) -> RawDataset:
     """
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; change its permissions, or copy it")
-    if not zipfile.is_zipfile(path):
+    with explain_read_errors(path, "an .npz file"), open_regular(path) as file:
+        return parse_npz(file, path)
+
+
+def parse_npz(opened: IO[bytes], path: Path) -> RawDataset:
+    """The dataset in an open .npz file; what is wrong with it is explained with its path."""
+    if not zipfile.is_zipfile(opened):
         raise UserError(f"{path} is not an .npz file; save it with np.savez")
-    with explain_read_errors(path, "an .npz file"), np.load(path, allow_pickle=False) as file:
+    opened.seek(0)
+    with explain_read_errors(path, "an .npz file"), np.load(opened, allow_pickle=False) as file:
         missing = [key for key in PARTS if key not in file.files]
         if missing:
             raise UserError(f"{path} lacks {' and '.join(missing)}; save it with np.savez(path, {'=, '.join(PARTS)}=)")
-        train_x, train_y, test_x, test_y = (file[key] for key in PARTS)
-        given = {key: file[key] for key in ("classes", "mean", "std") if key in file.files}
+        train_x, train_y, test_x, test_y = (take_array(file, key) for key in PARTS)
+        given = {key: take_array(file, key) for key in ("classes", "mean", "std") if key in file.files}
     mean, std = (_check_numbers(path, key, given[key]) if key in given else () for key in ("mean", "std"))
     names = tuple(str(name) for name in np.atleast_1d(given["classes"])) if "classes" in given else ()
     train_x, test_x = _check_images(path, "train_x", train_x), _check_images(path, "test_x", test_x)
     train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
     return RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
+
+
+def take_array(file: Mapping[str, Any], key: str) -> Array:
+    """An array of an opened .npz file. A member without the head of an array comes as bytes."""
+    found = file[key]
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"its {key} is not an array")
+    return found
 
 
 def _check_images(path: Path, key: str, x: Array) -> Array:

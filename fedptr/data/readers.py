@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedptr.data.dataset import Array
-from fedptr.data.safe_pickle import read_batch
+from fedptr.data.safe_pickle import parse_batch
 from fedptr.errors import UserError
 from fedptr.messages import progress_bar
+from fedptr.regular_files import open_regular, read_bytes, read_text
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 CIFAR = (3, 32, 32)
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")  # Pillow knows many more; one of them starts Ghostscript
+PIXELS = 1 << 25  # of an image or a sheet of them; a small file can decode to a huge one
+LARGEST_BATCH = 1 << 30  # bytes; CIFAR-100 has 155 million, and four times as many in a pickle that is text
+LARGEST_IDX = 1 << 30  # bytes, unpacked; twenty times the largest of the MNIST family
 IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
@@ -44,7 +54,8 @@ def explain_read_errors(path: Path, form: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UserError(f"{error.filename or path} is missing; restore it or get the dataset again") from None
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        words = (getattr(error, "strerror", None) or str(error)).splitlines()
+        reason = words[0] if words else type(error).__name__
         raise UserError(f"{path} cannot be read as {form} ({reason}); restore it or get the dataset again") from error
 
 
@@ -57,13 +68,19 @@ def read_idx(folder: Path) -> RawDataset:
 def _read_idx_file(folder: Path, name: str) -> Array:
     plain, zipped = folder / f"{name}-ubyte", folder / f"{name}-ubyte.gz"
     path = plain if plain.exists() and not zipped.exists() else zipped
-    with explain_read_errors(path, "an IDX file"), gzip.open(path) if path is zipped else path.open("rb") as file:
-        magic = file.read(4)
-        dims = 3 if "images" in name else 1
-        if magic != bytes((0, 0, 8, dims)):
-            raise ValueError(f"it starts with {magic.hex()}, not 0000080{dims}")
-        shape = tuple(int(size) for size in np.frombuffer(file.read(4 * dims), ">u4"))
-        return np.frombuffer(file.read(), np.uint8).reshape(shape)
+    with explain_read_errors(path, "an IDX file"), open_regular(path) as file:
+        return parse_idx(gzip.GzipFile(fileobj=file) if path is zipped else file, dims=3 if "images" in name else 1)
+
+
+def parse_idx(file: IO[bytes] | gzip.GzipFile, dims: int) -> Array:
+    """The array of bytes in an open IDX file; no more is unpacked than its head announces."""
+    magic = file.read(4)
+    if magic != bytes((0, 0, 8, dims)):
+        raise ValueError(f"it starts with {magic.hex()}, not 0000080{dims}")
+    shape = tuple(int(size) for size in np.frombuffer(file.read(4 * dims), ">u4"))
+    if len(shape) < dims or math.prod(shape) > LARGEST_IDX:
+        raise ValueError(f"its head announces the shape {list(shape)}")
+    return np.frombuffer(file.read(math.prod(shape) + 1), np.uint8).reshape(shape)
 
 
 def read_cifar10_python(folder: Path) -> RawDataset:
@@ -81,10 +98,15 @@ def read_cifar100_python(folder: Path) -> RawDataset:
 
 def _read_python_batch(path: Path, key: str) -> tuple[Array, Array]:
     with explain_read_errors(path, "a CIFAR python batch"):
-        batch = read_batch(path)
-        if not {"data", key} <= batch.keys():
-            raise ValueError(f"it has no data or no {key}")
-        return batch["data"].reshape(-1, *CIFAR), _check_labels(batch[key])
+        return parse_python_batch(read_bytes(path, LARGEST_BATCH), path, key)
+
+
+def parse_python_batch(content: bytes, path: Path, key: str) -> tuple[Array, Array]:
+    """Images and labels of a pickled batch. Whatever is wrong with it is raised, of any type."""
+    batch = parse_batch(content, path)
+    if not {"data", key} <= batch.keys():
+        raise ValueError(f"it has no data or no {key}")
+    return batch["data"].reshape(-1, *CIFAR), _check_labels(batch[key])
 
 
 def read_cifar10_binary(folder: Path) -> RawDataset:
@@ -100,7 +122,7 @@ def read_cifar100_binary(folder: Path) -> RawDataset:
 
 def _read_binary_batch(path: Path, labels: int) -> tuple[Array, Array]:
     with explain_read_errors(path, "a CIFAR binary batch"):
-        table = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, labels + 3072)
+        table = np.frombuffer(read_bytes(path), np.uint8).reshape(-1, labels + 3072)
         return table[:, labels:].reshape(-1, *CIFAR), table[:, labels - 1].astype(np.int64)
 
 
@@ -114,21 +136,34 @@ def read_cifar10_png(folder: Path) -> RawDataset:
 
 
 def _read_sheet(path: Path, advance: Callable[[int], None]) -> Array:
-    from PIL import Image
-
-    with explain_read_errors(path, "a sheet of CIFAR images"), Image.open(path) as image:
+    with explain_read_errors(path, "a sheet of CIFAR images"), open_regular(path) as file, open_image(file) as image:
         pixels = np.asarray(image)
         advance(1)
         return pixels.reshape(len(pixels), 32, 32, 3).transpose(0, 3, 1, 2)
 
 
+@contextmanager
+def open_image(file: IO[bytes]) -> Iterator[Image.Image]:
+    """The image in a file, of one of a few formats and with not too many pixels. Pillow's warnings are not shown."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(file, formats=FORMATS) as image:
+            if math.prod(image.size) > PIXELS:
+                raise ValueError(f"it has {image.size[0]}x{image.size[1]} pixels, and may have {PIXELS}")
+            yield image
+
+
 def _read_json_labels(path: Path) -> Array:
     with explain_read_errors(path, "a list of labels"):
-        return _check_labels(json.loads(path.read_text()))
+        return _check_labels(json.loads(read_text(path)))
 
 
 def _check_labels(values: object) -> Array:
-    labels = np.asarray(values)
+    # Nested lists are not given to numpy: a few bytes of a pickle can be a list with billions of entries.
+    flat = isinstance(values, np.ndarray) or (isinstance(values, list) and all(type(value) is int for value in values))
+    labels = np.asarray(values if flat else None)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError("its labels are not a list of whole numbers")
     return labels.astype(np.int64)

@@ -11,6 +11,7 @@ from fedptr.data import image_folders as folders
 from fedptr.data import readers
 from fedptr.data.dataset import PARTS, Dataset, array_sha256
 from fedptr.errors import UserError
+from fedptr.regular_files import expand_home
 
 SIZES = {  # classes, and images of each, without opening the files
     "fashion-mnist": (10, 6000),
@@ -136,14 +137,14 @@ SOURCES = {source.name: source for source in (DIGITS, FASHION, CIFAR10, CIFAR100
 def data_root(folder: str = "") -> Path:
     """Where `fedptr data get` puts a dataset."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(folder or os.environ.get("FEDPTR_DATA") or f"{home}/fedptr").expanduser().absolute()
+    return expand_home(folder or os.environ.get("FEDPTR_DATA") or f"{home}/fedptr").absolute()
 
 
 def search_folders(source: Source, folder: str = "") -> list[Path]:
     """The folders to search, in order: the given one, $FEDPTR_DATA, the user's data folder, the system's."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     names = [folder, os.environ.get("FEDPTR_DATA", ""), f"{home}/fedptr", *source.system_folders]
-    return list(dict.fromkeys(Path(name).expanduser().absolute() for name in names if name))
+    return list(dict.fromkeys(expand_home(name).absolute() for name in names if name))
 
 
 def find_dataset(source: Source, folder: str = "") -> tuple[Path, Form] | None:

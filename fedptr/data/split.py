@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from fedptr.atomic_files import write_text
 from fedptr.errors import UserError
+from fedptr.regular_files import TEXT, read_bytes
 
 Ints = npt.NDArray[np.int64]
 FORMAT = 1
@@ -137,23 +138,30 @@ class Split:
     @classmethod
     def load(cls, path: str | Path, samples: int | None = None) -> Split:
         """Reads a saved split and checks all of it; `samples` is the size of the dataset it is for."""
-        content = _read_fields(path)
-        _check_fields(content, path)
-        if samples is not None and content["samples"] != samples:
-            raise UserError(
-                f"split file {path} is for {content['samples']} samples but the dataset has {samples}; "
-                "use the dataset it was made for, or make a new split"
-            )
-        expected, tests = content.pop("sha256"), content.pop("tests", None)
         try:
-            split = cls(**content, tests=tests and ClientTests(**tests))
-        except UserError as error:
-            raise UserError(f"split file {path} is damaged: {error}") from None
-        if split.sha256 != expected:
-            raise UserError(
-                f"split file {path} was changed after it was saved: its sha256 does not match; make it again"
-            )
-        return split
+            content = read_bytes(path, TEXT)
+        except (OSError, ValueError) as error:
+            raise UserError(f"split file {path} cannot be read ({_describe_error(error)}); check the path") from None
+        return parse_split(content, path, samples)
+
+
+def parse_split(content: bytes, path: str | Path, samples: int | None = None) -> Split:
+    """`Split.load` of a file's content; errors name its path."""
+    fields = _read_fields(content, path)
+    _check_fields(fields, path)
+    if samples is not None and fields["samples"] != samples:
+        raise UserError(
+            f"split file {path} is for {fields['samples']} samples but the dataset has {samples}; "
+            "use the dataset it was made for, or make a new split"
+        )
+    expected, tests = fields.pop("sha256"), fields.pop("tests", None)
+    try:
+        split = Split(**fields, tests=tests and ClientTests(**tests))
+    except UserError as error:
+        raise UserError(f"split file {path} is damaged: {error}") from None
+    if split.sha256 != expected:
+        raise UserError(f"split file {path} was changed after it was saved: its sha256 does not match; make it again")
+    return split
 
 
 def measure_heterogeneity(counts: npt.ArrayLike) -> float:
@@ -218,11 +226,7 @@ def _check_partition(clients: tuple[Ints, ...], held_out: tuple[Ints, ...], samp
         )
 
 
-def _read_fields(path: str | Path) -> dict[str, Any]:
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise UserError(f"split file {path} cannot be read ({_describe_error(error)}); check the path") from None
+def _read_fields(data: bytes, path: str | Path) -> dict[str, Any]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

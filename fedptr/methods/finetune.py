@@ -33,7 +33,7 @@ from fedptr.types import Batch, State
 
 @dataclass(frozen=True)
 class FineTune(FedAvg):
-    epochs: int = setting(1, "epochs of fine-tuning; 0 = none, FedAvg", ge=0)
+    epochs: int = setting(1, "epochs of fine-tuning; 0 = none, FedAvg", ge=0, le=100_000)
     lr: float | Literal["local"] = setting("local", 'its step size; "local" = as in local training', gt=0)
 
     name: ClassVar[str] = "finetune"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedptr.regular_files import read_bytes
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.means_over_seeds import thin_positions, to_json_numbers
 from fedptr.runs.auxiliary_pictures import FOLDER
@@ -77,7 +78,7 @@ def embed_image(path: Path) -> dict[str, Any] | None:
     from PIL import Image
 
     try:
-        content, kind = path.read_bytes(), "png"
+        content, kind = read_bytes(path), "png"
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             if max(image.size) > LARGEST_SIDE:
                 return None

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedptr.atomic_files import DamagedFileError
 from fedptr.errors import UserError
+from fedptr.regular_files import read_text
 from fedptr.report import recipe_section
 from fedptr.runs import summary as summaries
 from fedptr.runs.archive import archive_of, extract_runs, holds_run, list_archives
@@ -112,7 +113,7 @@ def unpack_archived_runs(folder: Path, listed: Sequence[Path], scratch: Path) ->
 
 def load_run(folder: Path) -> FoundRun:
     plan = load_plan(folder)
-    text = (folder / PLAN).read_text(encoding="utf-8-sig")
+    text = read_text(folder / PLAN, encoding="utf-8-sig")
     summary: Record | None = None
     if (folder / summaries.NAME).exists() and not is_being_extended(folder, plan):
         summary, records = summaries.read_finished(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
+from fedptr.regular_files import read_bytes
 from fedptr.report.wide_tables import scroll_sideways
 from fedptr.reproduce.recipe import is_comparable
 from fedptr.reproduce.verdict import MEANING
@@ -30,9 +31,7 @@ def load_table(folder: Path) -> Table:
     """What `fedptr reproduce` wrote about a recipe."""
     path = folder / NAME
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_bytes(path, LARGEST))
         cells, shown = data["cells"], [data["title"], data["scale"], data["reference"]]
         shown += [cell[name] for cell in cells for name in ("row", "column")]
         folders = [name for cell in cells for name in cell["folders"]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedptr.atomic_files import write_text
 from fedptr.jobs.run_queue import QueueState, find_finished_runs, run_plans
+from fedptr.regular_files import read_bytes
 from fedptr.reproduce import audit_recipe, figures, tables
 from fedptr.reproduce.outcome import Outcome, collect_results
 from fedptr.reproduce.recipe import Cell, Recipe, candidate_folders, longest_plans, make_cells
@@ -49,7 +50,7 @@ def gather_outcome(recipe: Recipe, scale: str, seeds: int, wanted: list[Cell], b
 def with_earlier_cells(whole: Recipe, part: Outcome, board: QueueState, folder: Path, out: Path) -> Outcome:
     """The outcome of a part of the recipe, with the other rows, columns and seeds of the folder's table."""
     try:
-        before = json.loads((folder / "reproduce.json").read_bytes())
+        before = json.loads(read_bytes(folder / "reproduce.json"))
         known = [(str(cell["row"]), str(cell["column"]), len(cell["folders"])) for cell in before["cells"]]
         if before["scale"] != part.scale or not known:
             return part

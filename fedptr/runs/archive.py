@@ -36,6 +36,7 @@ import tomli_w
 from fedptr.atomic_files import DamagedFileError, flush_folder, flush_to_disk, replace_atomically, write_text
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.regular_files import open_regular
 from fedptr.runs import plan as planning
 from fedptr.runs.folder import AUDIT, CHECKPOINTS, rename_aside
 from fedptr.runs.lock import locked
@@ -276,7 +277,7 @@ def read_members(archive: Path) -> Iterator[tuple[str, str, bytes]]:
     seen: set[str] = set()
     total = 0
     try:
-        with bz2.open(archive) as file:
+        with open_regular(archive) as packed, bz2.open(packed) as file:
             while (head := file.read(BLOCK)).strip(b"\0"):
                 info = tarfile.TarInfo.frombuf(head, "utf-8", "strict")
                 match = MEMBER.fullmatch(info.name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +23,12 @@ from fedptr.atomic_files import DamagedFileError, Header
 from fedptr.core.client_states import ClientStates, StateStore, StoredState
 from fedptr.core.federation import Run
 from fedptr.runs.rounds_file import to_json_values
+from fedptr.types import State
 
 FORMAT = "1"
 KEPT = 2
 RECORD = "record"  # in the header of a checkpoint whose round is not evaluated yet: what is known of the round
+MOST = 10**9  # rounds, and clients
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
@@ -102,7 +105,7 @@ class CheckpointStore:
             raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
         if header.get("round") != str(round_):
             raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
-        pairs = tensors.pop(INDEX).tolist()
+        pairs = read_index(tensors, self.server(round_).name).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
         stored: dict[int, StoredState] = {}
         for i, written in pairs:  # all are read, and those beyond the store's budget dropped from memory again
@@ -112,8 +115,8 @@ class CheckpointStore:
                 raise DamagedFileError(f"{path.name} is of client {own.get('client')}")
             stored |= self.state_store.put({i: state})
             stored[i].mark_saved(path)
-        clients, record = ClientStates(store=self.state_store).with_stored(stored), header.get(RECORD)
-        return Run(round_, server, clients, json.loads(record or "{}"), evaluated=record is None), header
+        clients, record = ClientStates(store=self.state_store).with_stored(stored), read_record(header)
+        return Run(round_, server, clients, record, evaluated=RECORD not in header), header
 
     def adopt(self, run: Run) -> None:
         """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""
@@ -122,7 +125,7 @@ class CheckpointStore:
             if round_ <= run.round:
                 with contextlib.suppress(DamagedFileError):
                     tensors, _ = atomic_files.read_tensors(self.server(round_))
-                    self.indices[round_] = index_of(tensors[INDEX])
+                    self.indices[round_] = index_of(read_index(tensors, self.server(round_).name))
 
     def server(self, round_: int) -> Path:
         """The file with the server's state after a round."""
@@ -131,6 +134,26 @@ class CheckpointStore:
     def client(self, i: int, round_: int) -> Path:
         """The file with a client's state after a round."""
         return self.folder / f"client-{i}-{round_}.safetensors"
+
+
+def read_index(tensors: State, name: str) -> Tensor:
+    """Takes (client, round) of every client's file out of a server's tensors; a checksum fits whatever was written."""
+    pairs = tensors.pop(INDEX, None)
+    sound = pairs is not None and pairs.dtype == torch.int64 and pairs.dim() == 2 and pairs.shape[1] == 2
+    if pairs is None or not sound or bool(((pairs < 0) | (pairs > MOST)).any() or (pairs.diff(dim=0)[:, 0] <= 0).any()):
+        raise DamagedFileError(f"{name} does not say which files its clients have")
+    return pairs
+
+
+def read_record(header: Header) -> dict[str, Any]:
+    """What is known of a round that is not evaluated yet."""
+    try:
+        record = json.loads(header.get(RECORD, "{}"))
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise DamagedFileError("its record of the round is not JSON")
+    return record
 
 
 def index_of(pairs: Tensor) -> Tensor:

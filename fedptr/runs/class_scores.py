@@ -17,6 +17,7 @@ from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.core.federation import Run
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
+from fedptr.regular_files import read_text
 
 NAME = "class_scores.json"
 MOST = 2**53  # images of a class, so that every count is exact
@@ -48,7 +49,7 @@ def accuracy_by_class(confusion: list[list[int]]) -> list[float | None]:
 def read_class_scores(path: Path) -> dict[str, Any]:
     """The content of the file; raises DamagedFileError where it is not as `write_class_scores` writes it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         names, confusion = content["classes"], content["confusion"]
         sound = bool(names) and all(isinstance(name, str) for name in names)
         sound = sound and [len(row) for row in confusion] == [len(names)] * len(names)

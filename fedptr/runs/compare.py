@@ -16,6 +16,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.messages import count_noun, print_notice
 from fedptr.runs import comparison_table, extend
 from fedptr.runs.experiment import prepare_experiment
+from fedptr.runs.folder import MOST_SEEDS
 from fedptr.runs.lock import StoppedError, advise_resume, locked
 from fedptr.runs.plan import (
     Plan,
@@ -150,7 +151,7 @@ def read_comparison(out: Path) -> dict[str, list[Plan]]:
     order = tables.pop("compare", None)
     try:
         names, seeds = order["methods"], order["seeds"]
-        if not isinstance(names, list) or not names or type(seeds) is not int or seeds < 1:
+        if not isinstance(names, list) or not names or type(seeds) is not int or not 1 <= seeds <= MOST_SEEDS:
             raise ValueError
         names = [str(name) for name in names]
     except (TypeError, KeyError, ValueError):

@@ -12,6 +12,7 @@ from fedptr.errors import UserError
 from fedptr.runs import lock
 
 CHECKPOINTS = "checkpoint"
+MOST_SEEDS = 1000  # of a comparison; each is a run of every method
 BEST = "best.safetensors"
 FAILURE = "failure.txt"
 AUDIT = "audit"  # with the runs of its shadows, which are no results of their own

@@ -35,9 +35,11 @@ from fedptr.errors import UserError
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models.networks import ModelPlan
 from fedptr.privacy.differential import Privacy
+from fedptr.regular_files import read_bytes
 from fedptr.settings import baseline_of, build_settings, format_value, setting, unknown_name_error
 
 Tables = dict[str, Any]
+MOST = 1 << 20  # bytes of a plan; those of recipes and comparisons have a few thousand
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,21 @@ def with_rounds(plan: Plan, rounds: int) -> Plan:
 def read_plan(path: str | Path) -> Tables:
     """The tables of a TOML file, not yet checked."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        content = read_bytes(path, MOST)
     except OSError as error:
         raise UserError(f"plan {path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError as error:
+        raise UserError(f"plan {str(path)!r} cannot be read ({error}); check the path") from None
+    return decode_plan(content, path)
+
+
+def decode_plan(content: bytes, path: str | Path) -> Tables:
+    """The same of its content."""
+    try:
+        text = content.decode("utf-8-sig")  # some editors begin a file with a byte-order mark
     except ValueError:
         raise UserError(f"plan {path} is not UTF-8 text; a plan is a TOML file") from None
-    return parse_toml(text, f"plan {path}")
+    return parse_toml(text.replace("\r\n", "\n"), f"plan {path}")
 
 
 def parse_toml(text: str, what: str = "the plan") -> Tables:

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from fedptr.core.predictor import Predictor
 from fedptr.data.image_folders import SUFFIXES, natural_order, read_image
+from fedptr.data.own_data import take_array
 from fedptr.data.readers import explain_read_errors
 from fedptr.errors import UserError
+from fedptr.regular_files import open_regular
 
 CHUNK = 256  # inputs at a time
 KEYS = ("x", "test_x", "train_x")  # of an .npz file, the first that it has
@@ -63,14 +65,14 @@ def list_images(path: Path) -> list[Path]:
 
 def read_rows(model: Predictor, path: Path) -> Iterator[tuple[str, Tensor]]:
     """The rows of an array: [n, …] of the model's shape, or images [n, H, W] of one channel."""
-    with explain_read_errors(path, "an array"):
-        array = np.load(path, allow_pickle=False)
+    with explain_read_errors(path, "an array"), open_regular(path) as file:
+        array = np.load(file, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             with array:
                 key = next((key for key in KEYS if key in array.files), None)
                 if key is None:
                     raise UserError(f"{path} has none of the keys {', '.join(KEYS)}; save the inputs as x")
-                array = array[key]
+                array = take_array(array, key)
     if array.ndim == 3 and model.shape[:1] == (1,) and len(model.shape) == 3:
         array = array[:, None]
     if array.shape[1:] != model.shape or array.dtype.kind not in "uif":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedptr.atomic_files import DamagedFileError, Header, flush_to_disk
+from fedptr.regular_files import read_bytes
 
 Record = dict[str, Any]
 NAME = "rounds.jsonl"
@@ -52,7 +53,7 @@ class RoundsFile:
 
 def read_lines(folder: Path) -> list[bytes]:
     """All lines with their ends; a kill may have cut off the last one."""
-    return (folder / NAME).read_bytes().splitlines(keepends=True)
+    return read_bytes(folder / NAME).splitlines(keepends=True)
 
 
 def whole_lines(folder: Path) -> list[bytes]:
@@ -77,7 +78,7 @@ def vouched_lines(folder: Path, header: Header) -> bytes:
     """What a checkpoint's header vouches for; raises DamagedFileError where the file has it no more."""
     path = folder / NAME
     try:
-        kept = path.read_bytes()[: int(header["lines"])]
+        kept = read_bytes(path)[: int(header["lines"])]
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
     if hashlib.sha256(kept).hexdigest() != header["lines_sha256"]:

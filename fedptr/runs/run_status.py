@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedptr import regular_files
 from fedptr.errors import UserError
-from fedptr.runs.folder import CHECKPOINTS, FAILURE
+from fedptr.runs.folder import CHECKPOINTS, FAILURE, MOST_SEEDS
 from fedptr.runs.lock import NAME as LOCK
 from fedptr.runs.lock import is_folder_in_use, read_holder
 from fedptr.runs.rounds_file import whole_lines
@@ -106,7 +107,7 @@ def find_expected_runs(folder: Path) -> Iterator[Path]:
         order, first = tables["compare"], tables.get("run", {}).get("seed", 0)
         for name in order["methods"]:
             if ":" not in name:  # the folder of module:Class has the class's own name for the method
-                yield from (folder / name / f"seed{first + k}" for k in range(order["seeds"]))
+                yield from (folder / name / f"seed{first + k}" for k in range(min(order["seeds"], MOST_SEEDS)))
 
 
 def read_status(folder: Path) -> RunStatus:
@@ -178,7 +179,7 @@ def read_archived(folder: Path) -> Iterator[RunStatus]:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return regular_files.read_text(path, errors="replace")
     except OSError:
         return ""
 

@@ -29,6 +29,7 @@ import tomli_w
 
 from fedptr.errors import UserError
 from fedptr.methods import method_address
+from fedptr.regular_files import read_text
 from fedptr.runs.plan import Plan, load_plan, parse_toml, with_rounds
 from fedptr.settings import Effect, baseline_of, effect_of
 
@@ -125,7 +126,7 @@ def digest_before_0_2(path: Path) -> str:
 
     It is computed from the file, which has the settings of the version that wrote it.
     """
-    tables = parse_toml(path.read_text(encoding="utf-8-sig"))
+    tables = parse_toml(read_text(path, encoding="utf-8-sig"))
     tables.pop("output", None)
     engine = ("engine", "ray_address", "workers")
     tables["machine"] = {name: value for name, value in tables.get("machine", {}).items() if name not in engine}

@@ -24,6 +24,7 @@ from fedptr.data import dataset
 from fedptr.messages import print_notice
 from fedptr.methods import find_method, is_known
 from fedptr.methods.ptr.combine import ptr_setting_name
+from fedptr.regular_files import read_bytes, read_text
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record, RoundsFile, read_lines, to_json_values
@@ -179,7 +180,7 @@ def print_advice(summary: Record) -> None:
 def write_summary(folder: Path, summary: Record) -> None:
     """With checksums of itself and of the plan beside it, by which `read_finished` knows that they are whole."""
     if (folder / PLAN).exists():
-        summary["plan_sha256"] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
+        summary["plan_sha256"] = hashlib.sha256(read_bytes(folder / PLAN)).hexdigest()
     sealed = {**to_json_values(summary), "sha256": summary_digest(summary)}
     write_text(folder / NAME, json.dumps(sealed, indent=2) + "\n")
 
@@ -196,7 +197,7 @@ def read_once_finished(folder: Path, plan: Plan) -> tuple[Record, list[Record]]:
 
 def read_result(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
-        summary = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        summary = json.loads(read_text(folder / NAME))
         lines = read_lines(folder)
         continued = int(summary["rounds"]) < rounds
         own = lines[: int(summary["rounds"])] if continued else lines
@@ -204,7 +205,7 @@ def read_result(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
         if summary.pop("sha256") != summary_digest(summary) or summary["rounds_sha256"] != told:
             raise DamagedFileError(f"{folder} was changed since its run was finished")
         plan = summary.get("plan_sha256")  # runs of early versions did not tell
-        if plan and not continued and hashlib.sha256((folder / PLAN).read_bytes()).hexdigest() != plan:
+        if plan and not continued and hashlib.sha256(read_bytes(folder / PLAN)).hexdigest() != plan:
             raise DamagedFileError(f"{folder / PLAN} was changed since its run was finished")
         return summary, [json.loads(line) for line in own]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

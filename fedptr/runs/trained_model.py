@@ -24,6 +24,7 @@ from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
 from fedptr.errors import UserError
 from fedptr.models.networks import ModelPlan, build_model
+from fedptr.regular_files import read_bytes
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import Experiment, image_shape, load_data, prepare_experiment
 from fedptr.runs.folder import BEST, CHECKPOINTS
@@ -109,7 +110,7 @@ def read_final_model(
             raise UserError(f"{folder} kept no best round; run its plan with output.best = true")
         told = told["best"]
     try:
-        tensors = parse(path.read_bytes())
+        tensors = parse(read_bytes(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); {advice}") from None
     except (SafetensorError, ValueError) as error:

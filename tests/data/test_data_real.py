@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedptr.data.load import load_dataset, locate_dataset
-from fedptr.data.safe_pickle import read_batch
+from fedptr.data.safe_pickle import parse_batch
 from fedptr.data.sources import SOURCES, find_dataset
 
 
@@ -42,7 +42,7 @@ def test_cifar100_names():
     meta = installed("cifar100") / "meta"
     if not meta.exists():
         pytest.skip("this form of cifar100 has no meta file: run `fedptr data get cifar100`")
-    assert tuple(read_batch(meta)["fine_label_names"]) == SOURCES["cifar100"].classes
+    assert tuple(parse_batch(meta.read_bytes(), meta)["fine_label_names"]) == SOURCES["cifar100"].classes
 
 
 @pytest.mark.real

@@ -17,6 +17,7 @@ from fedptr.compute.workload import MachinePlan
 from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
 from fedptr.errors import UserError
+from fedptr.regular_files import expand_home
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import load_data
 from fedptr.runs.plan import DataPlan
@@ -86,7 +87,7 @@ def load_own_data(plan: NodePlan) -> OwnData:
     data, own = plan.data, plan.folder / plan.data.name
     if not data.dir and own.exists():
         data = replace(data, name=str(own))
-    elif looks_like_path(data.name) and not Path(data.name).expanduser().exists():
+    elif looks_like_path(data.name) and not expand_home(data.name).exists():
         form = "an image folder (train/CLASS/*.png and test/CLASS/*.png) or an .npz file"
         raise UserError(f"there is no data at {own} yet; put {form} there, or name its place in {plan.folder / NAME}")
     dataset = load_data(data)

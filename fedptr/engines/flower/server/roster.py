@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.node_register import read_node_register
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
 from fedptr.engines.flower.wire.schema import read_hello, reading_message
 from fedptr.errors import UserError
@@ -99,8 +100,8 @@ class Roster:
         """Name and number of the node whose key this is, where keys are known."""
         if self.registered is None:
             return []
-        known = json.loads(self.registered.read_text(encoding="utf-8"))
-        return [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
+        known = read_node_register(self.registered)
+        return [(name, entry["number"]) for name, entry in known.items() if entry.get("node") == str(node)]
 
     def name_node(self, node: int) -> str:
         """For a node that has not said its name, or nothing that can be believed."""

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.messages import make_printable
+from fedptr.regular_files import read_text
 
 NAME = "status.json"
+NUMBER = (int, float)
+STATUS: dict[str, tuple[type, ...]] = {"phase": (str,), "nodes": (list,)}
+OPTIONAL: dict[str, tuple[type, ...]] = {
+    "round": (int,), "test_accuracy": NUMBER, "problem": (str,), "refused": (list,), "dropped": (dict,),
+}  # fmt: skip
+NODE = {"number": (int,), "name": (str,), "samples": (int,), "online": (bool,), "last_seen": (*NUMBER, type(None))}
+
+
+STOPPED: dict[str, Any] = {"phase": "stopped", "nodes": []}  # before it began
 
 
 def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
@@ -34,14 +45,31 @@ def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **m
 
 
 def read_status(folder: Path) -> dict[str, Any]:
+    """What the file says; nothing where it is missing, or not as `write_status` writes it."""
     try:
-        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        found = json.loads(read_text(folder / NAME))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if is_sound(found) else {}
+
+
+def is_sound(found: Any) -> bool:
+    """Whether all is there that is shown, each of its type."""
+    return (
+        has_types(found, STATUS)
+        and all(has_types(node, NODE) for node in found["nodes"])
+        and has_types(found, {name: kinds for name, kinds in OPTIONAL.items() if name in found})
+    )
+
+
+def has_types(found: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
+    if not isinstance(found, dict) or not kinds.keys() <= found.keys():
+        return False
+    values = [(found[name], allowed) for name, allowed in kinds.items()]
+    return all(type(v) in allowed and (type(v) is not int or abs(v) < 2**63) for v, allowed in values)
 
 
 def write_problem(folder: Path, problem: str) -> None:
     """Notes why the run stopped; nodes may have had a part in the words."""
-    content = {**read_status(folder), "at": time.time(), "problem": make_printable(problem)}
+    content = {**(read_status(folder) or STOPPED), "at": time.time(), "problem": make_printable(problem)}
     write_text(folder / NAME, json.dumps(content, indent=1) + "\n")

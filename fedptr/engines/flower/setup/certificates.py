@@ -15,11 +15,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedptr.errors import UserError
+from fedptr.regular_files import read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 NONE = serialization.NoEncryption()
+MOST = 1 << 20  # bytes of a key or certificate
 T = TypeVar("T")
 
 
@@ -102,8 +104,8 @@ def general_name(host: str) -> x509.GeneralName:
 def load_file(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
     """The parsed content of a file; UserError where it is missing or something else."""
     try:
-        return parse(path.read_bytes())
-    except (OSError, ValueError, TypeError):
+        return parse(read_bytes(path, MOST))
+    except Exception:  # a damaged file can raise anything
         raise UserError(f"{path.name} is missing, or no {what}; it was made by `fedptr deploy init`") from None
 
 
@@ -134,9 +136,13 @@ def encode_public_key(key: Any) -> bytes:
 
 def read_hosts(path: Path) -> tuple[list[str], datetime.datetime]:
     """The names and addresses a certificate is for, and when it ends."""
-    found = load_certificate(path)
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in names], found.not_valid_after_utc
+
+    def parse(content: bytes) -> tuple[list[str], datetime.datetime]:
+        found = x509.load_pem_x509_certificate(content)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(name.value) for name in names], found.not_valid_after_utc
+
+    return load_file(path, "certificate of a server", parse)
 
 
 def is_signed_by(path: Path, authority: Path) -> bool:

@@ -21,9 +21,11 @@ import tomli_w
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
+from fedptr.engines.flower.server.node_register import read_node_register
 from fedptr.engines.flower.setup import certificates, templates
 from fedptr.errors import UserError
 from fedptr.methods import PTR, method_address
+from fedptr.regular_files import expand_home
 from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
@@ -115,7 +117,7 @@ def add_node(server: Path, name: str, data: str, federation: Federation) -> Path
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     number = max((entry["number"] for entry in known.values()), default=-1) + 1
-    path = Path(data).expanduser()
+    path = expand_home(data)
     plan = load_plan(server)
     own = [name for name in (plan.model.name, method_address(type(plan.method)).removesuffix(PTR)) if ":" in name]
     tables: dict[str, Any] = {
@@ -138,11 +140,7 @@ def add_node(server: Path, name: str, data: str, federation: Federation) -> Path
 
 
 def read_register(server: Path) -> dict[str, dict[str, Any]]:
-    try:
-        found = json.loads((server / REGISTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise UserError(f"{server} holds no sound {REGISTER}; make it with `fedptr deploy init`") from None
-    return dict(found)
+    return read_node_register(server / REGISTER)
 
 
 def read_federation(server: Path) -> Federation:
