@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from fedptr.runs.plan import Plan
 
 
+RECOMPUTE = "accept that it is computed another way than it was (another compiler, processor, PyTorch …)"
+
+
 def add_parser(commands: Commands) -> None:
     words = "continue a run or a comparison that was stopped, or make it longer"
     sub = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
     sub.add_argument("dir", metavar="DIR", help="its folder")
     more = "continue to this round instead of the last one of the plan; also when it is finished"
     sub.add_argument("--rounds", type=int, metavar="N", help=more)
+    sub.add_argument("--recompute", action="store_true", help=RECOMPUTE)
     kept = {
         option: (place, metavar, f"{words}; default: as in its plan")
         for option, (place, metavar, words) in ENGINE_OPTIONS.items()
@@ -48,7 +52,7 @@ def resume(args: argparse.Namespace) -> int:
             comparing.extend_comparison(out, args.rounds)
         order = comparing.read_comparison(out)
         return finish_comparison(
-            {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
+            {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out, args.recompute
         )
     plan = change_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
@@ -64,7 +68,7 @@ def resume(args: argparse.Namespace) -> int:
 
         return continue_deployed(out)
     with show_progress(plan.method.name, rounds, plan.method.quick_rounds) as show:
-        summary, _ = runner.resume_run(plan, out, show, open_engine, rounds)
+        summary, _ = runner.resume_run(plan, out, show, open_engine, rounds, args.recompute)
     return print_summary(summary, out)
 
 

@@ -62,7 +62,7 @@ def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, l
 
 
 def compare_methods(
-    all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process
+    all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process, recompute: bool = False
 ) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
 
@@ -76,7 +76,7 @@ def compare_methods(
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
         for name, plan in ordered:
             try:
-                results[name].append(run_or_resume(plan, out / name / f"seed{plan.run.seed}", engine))
+                results[name].append(run_or_resume(plan, out / name / f"seed{plan.run.seed}", engine, recompute))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
                 print_notice(f"{failures[-1]}; the comparison continues without it")
@@ -99,7 +99,7 @@ def compare_methods(
     return summaries, failures
 
 
-def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
+def run_or_resume(plan: Plan, folder: Path, engine: Engine, recompute: bool) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     begun = plan_as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
@@ -114,7 +114,7 @@ def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, lis
     label = f"{plan.method.name}, seed {plan.run.seed}"
     with show_progress(label, plan.run.rounds, plan.method.quick_rounds) as show:
         if begun is not None:
-            return resume_run(begun, folder, show, engine, plan.run.rounds)
+            return resume_run(begun, folder, show, engine, plan.run.rounds, recompute)
         return start_run(plan, prepare_experiment(plan), folder, show, engine)
 
 

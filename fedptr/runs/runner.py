@@ -42,6 +42,7 @@ from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.class_scores import write_class_scores
+from fedptr.runs.computing import Computing
 from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
@@ -70,7 +71,8 @@ def start_run(
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
-            return run_rounds(plan, experiment, out, show, state_store, None, RoundsFile(out), engine)
+            computing = Computing(out, experiment.task)
+            return run_rounds(plan, experiment, out, show, state_store, None, RoundsFile(out), engine, computing)
 
 
 def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
@@ -82,11 +84,17 @@ def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | No
 
 
 def resume_run(
-    plan: Plan, out: Path, show: Show, engine: Engine = in_process, rounds: int | None = None
+    plan: Plan,
+    out: Path,
+    show: Show,
+    engine: Engine = in_process,
+    rounds: int | None = None,
+    recompute: bool = False,
 ) -> tuple[Record, list[Record]]:
     """Goes on after the newest sound checkpoint, as if the run had never been stopped.
 
-    `rounds`: to this end instead of the plan's, as if that had been asked for from the start.
+    `rounds`: to this end instead of the plan's, as if that had been asked for from the start. `recompute`: even if it
+    is computed another way than it was, which the summary then tells.
     """
     rounds = plan.run.rounds if rounds is None else rounds
     with locked(out):
@@ -96,7 +104,8 @@ def resume_run(
             experiment = prepare_experiment(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
-            start, history = load_newest_checkpoint(out, plan, same, device, state_store)
+            computing = Computing(out, experiment.task, accept_changes=recompute)
+            start, history = load_newest_checkpoint(out, plan, same, device, state_store, computing)
             every = plan.run.checkpoint_every
             if start is None and every and extend.would_lose_progress(out, every):
                 raise UserError(
@@ -107,7 +116,8 @@ def resume_run(
                 plan = extend.extend_run(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
-            return run_rounds(plan, experiment, out, show, state_store, start, history or RoundsFile(out), engine)
+            history = history or RoundsFile(out)
+            return run_rounds(plan, experiment, out, show, state_store, start, history, engine, computing)
 
 
 def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStore:
@@ -128,6 +138,7 @@ def run_rounds(
     start: Run | None,
     history: RoundsFile,
     engine: Engine,
+    computing: Computing,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
     store, same, total = (
@@ -152,9 +163,11 @@ def run_rounds(
             auxiliary_sets.keep_sets(run, out, plan.output.sets, total)
 
         asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, p.privacy, e.client_tests)
-        runs = federate(p.method, e.task, e.clients, *asked)
-        run = record_rounds(plan, out, runs, start, store, history, look, lambda: same, stop)
-    return finish_run(plan, experiment, out, run, store, history), history.records
+        runs = computing.checked(federate(p.method, e.task, e.clients, *asked))
+        header = lambda: {**same, **computing.header()}  # noqa: E731
+        run = record_rounds(plan, out, runs, start, store, history, look, header, stop)
+    changed = {"recomputed": computing.changes} if computing.changes else {}
+    return finish_run(plan, experiment, out, run, store, history, **changed), history.records
 
 
 @contextlib.contextmanager
@@ -236,7 +249,12 @@ def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
 
 
 def load_newest_checkpoint(
-    out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
+    out: Path,
+    plan: Plan,
+    same: Header,
+    device: str,
+    state_store: StateStore | None = None,
+    computing: Computing | None = None,
 ) -> tuple[Run | None, RoundsFile | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
     store, problems = CheckpointStore(out / CHECKPOINTS, state_store), []
@@ -248,6 +266,8 @@ def load_newest_checkpoint(
                 if header.get(what, same[what]) != same[what]:
                     words = "changed since the run was started; undo that, or start another run"
                     raise UserError(f"the {what.removeprefix('all ')} of {out} {words}")
+            if computing:
+                computing.resume_from(header)
             history = RoundsFile(out, header)
         except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")
@@ -256,7 +276,7 @@ def load_newest_checkpoint(
             print_notice(
                 f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})"
             )
-        if header.get("torch", torch.__version__) != torch.__version__:
+        if "computed" not in header and header.get("torch", torch.__version__) != torch.__version__:
             print_notice(
                 f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only"
             )

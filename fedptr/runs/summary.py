@@ -17,6 +17,7 @@ import torch
 
 import fedptr
 from fedptr.atomic_files import DamagedFileError, write_text
+from fedptr.compute.describe_computing import name_backend
 from fedptr.core.client_scores import describe_spread
 from fedptr.core.federation import Run
 from fedptr.core.predictor import write_weights
@@ -59,7 +60,7 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
-        "computed": experiment.task.how,
+        "computed": name_backend(experiment.task),
         "versions": list_versions(),
     }
 
