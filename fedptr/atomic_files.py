@@ -27,10 +27,7 @@ Header = dict[str, str]
 
 
 def write_tensors(path: Path, tensors: State, header: Header) -> None:
-    content = pack_tensors(tensors, header)
-    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
-        file.write(content)
-        flush_to_disk(file)
+    write_bytes(path, pack_tensors(tensors, header))
 
 
 def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
@@ -83,23 +80,31 @@ def compute_checksum(tensors: State, header: Header) -> str:
     return digest.hexdigest()
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
+        file.write(content)
+
+
 def write_text(path: Path, text: str) -> None:
     with replace_atomically(path) as scratch, open(scratch, "x", encoding="utf-8") as file:
         file.write(text)
-        flush_to_disk(file)
 
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to. It becomes `path` if the block succeeds, and is removed if it fails."""
+    """Yields a temporary path to write to. It becomes `path` if the block succeeds, and is removed if it fails.
+
+    Everybody writes like this, so nobody can forget to flush: a rename may reach the disk before the content does.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     scratch.unlink(missing_ok=True)  # left by a killed process with this process's number
     try:
         yield scratch
+        flush_path(scratch)
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    flush_path(path.parent)
 
 
 def flush_to_disk(file: IO[Any]) -> None:
@@ -108,9 +113,9 @@ def flush_to_disk(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def flush_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush_path(path: Path) -> None:
+    """A file that is closed, or a folder: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

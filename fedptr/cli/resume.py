@@ -44,6 +44,7 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr.runs.divergence import print_divergence
     from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import show_progress
+    from fedptr.runs.trained_model import mend_weights
 
     out = Path(args.dir)
     fetch_runs([out])
@@ -57,6 +58,7 @@ def resume(args: argparse.Namespace) -> int:
     plan = change_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.read_if_finished(out, rounds):
+        mend_weights(out, done[0])
         print_notice(f"{out} is finished; there is nothing to do")
         print_divergence(done[0])
         return print_summary(done[0], out)

@@ -22,7 +22,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from fedptr.atomic_files import flush_folder, flush_to_disk
+from fedptr.atomic_files import flush_path
 from fedptr.compute import torch_compile
 from fedptr.messages import print_notice
 
@@ -113,10 +113,9 @@ def compile_library(command: list[str], built: Path, compiler: str) -> None:
             told = {"compiler": compiler, "sha256": hashlib.sha256(made.read_bytes()).hexdigest()}
             note.write_text(json.dumps(told) + "\n", encoding="utf-8")
             for path, target in ((made, built), (note, note_of(built))):
-                with open(path, "rb+") as file:
-                    flush_to_disk(file)
+                flush_path(path)
                 os.replace(path, target)
-            flush_folder(built.parent)
+            flush_path(built.parent)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(str(error)) from error
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedptr.atomic_files import flush_to_disk, replace_atomically
+from fedptr.atomic_files import replace_atomically
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
 from fedptr.types import State
@@ -55,7 +55,6 @@ def save_picture(run: Run, dataset: Dataset, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     with replace_atomically(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
         picture.save(file, "PNG", pnginfo=words)
-        flush_to_disk(file)
 
 
 def find_owner(run: Run) -> tuple[str, State] | None:

@@ -34,6 +34,7 @@ from fedptr.runs.rounds_file import Record, to_json_values
 from fedptr.runs.runner import Engine, in_process, resume_run, start_run
 from fedptr.runs.same_run import changed_settings, identity_text
 from fedptr.runs.summary import read_finished
+from fedptr.runs.trained_model import mend_weights
 from fedptr.settings import unknown_name_error
 
 ORDER = "compare.toml"
@@ -109,6 +110,7 @@ def run_or_resume(plan: Plan, folder: Path, engine: Engine, recompute: bool) -> 
             words = "undo that, or start another comparison"
             raise UserError(f"{folder} was run by another plan than {ORDER} now says: {told}; {words}")
         if done[0]["rounds"] == plan.run.rounds:
+            mend_weights(folder, done[0])
             return done
     folder.mkdir(parents=True, exist_ok=True)
     label = f"{plan.method.name}, seed {plan.run.seed}"

@@ -32,6 +32,7 @@ from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
 from fedptr.core.client_states import PREFIX, StateStore
 from fedptr.core.federation import Run, federate
+from fedptr.core.predictor import WEIGHTS
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest, sampled_digest
@@ -45,12 +46,13 @@ from fedptr.runs.class_scores import write_class_scores
 from fedptr.runs.computing import Computing
 from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
+from fedptr.runs.final_weights import save_weights
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
 from fedptr.runs.lock import StoppedError, StopRequest, advise_resume, defer_signals, locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
 from fedptr.runs.same_run import check_same_plan, identity_text
-from fedptr.runs.trained_model import describe_best, describe_model, keep_best
+from fedptr.runs.trained_model import describe_best, describe_model, keep_best, mend_best
 
 Show = Callable[[Record], None]
 # How a run's cohorts visit.
@@ -116,6 +118,8 @@ def resume_run(
                 plan = extend.extend_run(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
+                if history and plan.output.best:
+                    mend_best(out, start, history.records, experiment.task)
             history = history or RoundsFile(out)
             return run_rounds(plan, experiment, out, show, state_store, start, history, engine, computing)
 
@@ -219,7 +223,7 @@ def finish_run(
     plan: Plan, experiment: Experiment, out: Path, run: Run, store: CheckpointStore, history: RoundsFile, **more: Any
 ) -> Record:
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
-    summaries.save_weights(run, experiment, out / "weights.safetensors")
+    save_weights(run, experiment.task, out / WEIGHTS)
     if len(experiment.test):
         names = tuple(map(str, experiment.dataset.classes))
         write_class_scores(out / class_scores.NAME, experiment.task, names, run, experiment.test)

@@ -1,4 +1,4 @@
-"""summary.json and weights.safetensors: what came out, what it cost, and what it was made with."""
+"""summary.json: what came out, what it cost, and what it was made with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.describe_computing import name_backend
 from fedptr.core.client_scores import describe_spread
 from fedptr.core.federation import Run
-from fedptr.core.predictor import write_weights
 from fedptr.data import dataset
 from fedptr.messages import print_notice
 from fedptr.methods import find_method, is_known
@@ -221,11 +220,6 @@ def weights_sha256(run: Run) -> str:
     if "buffers" in run.server:
         state.update(run.server["buffers"].cpu().numpy().tobytes())
     return state.hexdigest()
-
-
-def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
-    task = experiment.task
-    write_weights(path, {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))})
 
 
 def reset_peak_memory() -> None:
