@@ -27,7 +27,9 @@ Header = dict[str, str]
 
 
 def write_tensors(path: Path, tensors: State, header: Header) -> None:
-    write_bytes(path, pack_tensors(tensors, header))
+    content = pack_tensors(tensors, header)
+    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
+        file.write(content)
 
 
 def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
@@ -50,7 +52,17 @@ def pack_tensors(tensors: State, header: Header) -> bytes:
     from safetensors.torch import save
 
     plain = copy_to_cpu(tensors)
-    return bytes(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
+    return sort_metadata(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
+
+
+def sort_metadata(content: bytes) -> bytes:
+    """The same file with its metadata in order: safetensors writes them in any, and the same content is one file."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors stay aligned
+    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(content)[8 + size :]])
 
 
 def unpack_tensors(content: bytes, name: str = "it", device: str = "cpu") -> tuple[State, Header]:
@@ -78,11 +90,6 @@ def compute_checksum(tensors: State, header: Header) -> str:
     for _, value in sorted(tensors.items()):
         digest.update(view_bytes(value).data)
     return digest.hexdigest()
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
-        file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:

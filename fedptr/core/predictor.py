@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedptr.atomic_files import DamagedFileError, Header, pack_tensors, unpack_tensors, write_bytes, write_text
+from fedptr.atomic_files import DamagedFileError, Header, unpack_tensors, write_tensors, write_text
 from fedptr.errors import UserError
 from fedptr.types import State
 
@@ -123,17 +123,7 @@ def number_classes(count: int, names: Sequence[str] | None = None) -> tuple[str,
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], header: Header | None = None) -> None:
     """Parameters and running statistics, by name: plain safetensors, with a checksum among the metadata."""
-    write_bytes(path, sort_metadata(pack_tensors(dict(tensors), header or {})))
-
-
-def sort_metadata(content: bytes) -> bytes:
-    """The same file with its metadata in order: safetensors writes any order, and the same model has one file."""
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors are aligned
-    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+    write_tensors(path, dict(tensors), header or {})
 
 
 def read_weights(path: Path) -> tuple[State, Header]:

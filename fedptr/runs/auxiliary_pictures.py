@@ -19,9 +19,10 @@ from torch import Tensor
 from fedptr.atomic_files import replace_atomically
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
+from fedptr.runs.leftovers import AUXILIARY
 from fedptr.types import State
 
-FOLDER = "auxiliary"
+FOLDER = AUXILIARY
 ROWS, COLUMNS = 10, 10
 OFTEN = 20  # times over a run, about, where nothing else is said
 GAP = 1  # pixels between images

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedptr.atomic_files import DamagedFileError, read_tensors
+from fedptr.atomic_files import DamagedFileError
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.predictor import WEIGHTS, read_weights, write_weights
@@ -50,7 +50,7 @@ def find_damage(path: Path, told: Told) -> str:
 def find_in_checkpoint(folder: Path, told: Told) -> Run | None:
     """The model that was told of, from the last checkpoint; None if that is of another round, or not sound."""
     try:
-        tensors, _ = read_tensors(CheckpointStore(folder / CHECKPOINTS).server(told["rounds"]))
+        tensors, _ = CheckpointStore(folder / CHECKPOINTS).read_server(told["rounds"])
     except DamagedFileError:
         return None
     server = {name.removeprefix("server/"): value for name, value in tensors.items() if name != INDEX}

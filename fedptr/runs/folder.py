@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedptr.errors import UserError
 from fedptr.runs import lock
+from fedptr.runs.leftovers import CHECKPOINTS as CHECKPOINTS
 
-CHECKPOINTS = "checkpoint"
 BEST = "best.safetensors"
 FAILURE = "failure.txt"
 AUDIT = "audit"  # with the runs of its shadows, which are no results of their own

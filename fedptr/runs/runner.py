@@ -19,7 +19,6 @@ tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's nu
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +29,12 @@ import torch
 from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
-from fedptr.core.client_states import PREFIX, StateStore
+from fedptr.core.client_states import StateStore
 from fedptr.core.federation import Run, federate
 from fedptr.core.predictor import WEIGHTS
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest, sampled_digest
-from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend, trackers
@@ -49,8 +47,9 @@ from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.final_weights import save_weights
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
 from fedptr.runs.lock import StoppedError, StopRequest, advise_resume, defer_signals, locked
+from fedptr.runs.mend_split import mend_split
 from fedptr.runs.plan import Plan, load_plan
-from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
+from fedptr.runs.rounds_file import Record, RoundsFile
 from fedptr.runs.same_run import check_same_plan, identity_text
 from fedptr.runs.trained_model import describe_best, describe_model, keep_best, mend_best
 
@@ -125,9 +124,7 @@ def resume_run(
 
 
 def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStore:
-    """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
-    for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
-        shutil.rmtree(left)
+    """Where the clients' states are kept during the run."""
     return StateStore(
         memory_estimate.client_state_budget(plan.machine, available_bytes(experiment.task.device)), out / CHECKPOINTS
     )
@@ -288,21 +285,3 @@ def load_newest_checkpoint(
     if problems:
         raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it again")
     return None, None
-
-
-def mend_split(out: Path, experiment: Experiment) -> None:
-    """The split is drawn again from the plan; a damaged file is put aside and written again."""
-    path = out / "split.json"
-    if not path.exists() and not whole_lines(out):  # nothing was begun yet
-        experiment.split.save(path)
-        return
-    try:
-        if Split.load(path).sha256 == experiment.split.sha256:
-            return
-        words = "split.json is of another split"
-    except UserError as error:
-        words = str(error)
-    if path.exists():
-        path.rename(path.with_name("split.json.damaged"))
-    experiment.split.save(path)
-    print_notice(f"{words}; it was drawn again from the plan")
