@@ -13,6 +13,7 @@ from typing import Any
 from fedptr.atomic_files import DamagedFileError
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
+from fedptr.core.predictor import NAME as CARD
 from fedptr.core.predictor import WEIGHTS, read_weights, write_weights
 from fedptr.core.task import Classification
 from fedptr.runs.checkpoint import INDEX, CheckpointStore
@@ -36,7 +37,12 @@ def list_models(summary: Record) -> dict[str, Told]:
 
 
 def find_damage(path: Path, told: Told) -> str:
-    """Why a file of weights is not the one that was written; empty where it is."""
+    """Why a file of weights is not the one that was written; empty where it is.
+
+    A run from an archive has no weights and no model.json, and has not lost them.
+    """
+    if not path.exists() and not path.with_name(CARD).exists():
+        return ""
     try:
         _, header = read_weights(path)
     except DamagedFileError as error:
@@ -59,16 +65,12 @@ def find_in_checkpoint(folder: Path, told: Told) -> Run | None:
 
 
 def describe_damage(folder: Path, summary: Record | None) -> list[str]:
-    """A sentence about every file of a finished run's weights that is damaged or lost, with what to do.
-
-    A run from an archive has no weights, and has not lost them.
-    """
+    """A sentence about every file of a finished run's weights that is damaged or lost, with what to do."""
     found = []
     for name, told in list_models(summary).items() if summary else ():
         if damage := find_damage(folder / name, told):
-            again = find_in_checkpoint(folder, told) is not None
-            if again or (folder / name).exists():
-                found.append(f"{folder / name} is damaged or lost ({damage}); {advise_mending(folder, again)}")
+            advice = advise_mending(folder, find_in_checkpoint(folder, told) is not None)
+            found.append(f"{folder / name} is damaged or lost ({damage}); {advice}")
     return found
 
 

@@ -187,7 +187,7 @@ def mend_weights(folder: Path, summary: Record) -> None:
                 more = {"best": json.dumps(told)} if name == BEST else {}
                 save_weights(run, make_empty_task(read_card(folder), folder, None), path, **more)
             print_notice(f"{path} was made again from the last checkpoint ({damage})")
-        elif path.exists():  # a run from an archive has no weights
+        else:
             words = "its last checkpoint does not hold it; run its plan again"
             print_notice(f"{path} is damaged or lost ({damage}), and {words}")
 

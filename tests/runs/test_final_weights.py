@@ -91,8 +91,16 @@ def test_without_a_checkpoint_it_is_said(run: Path, capsys: Capture) -> None:
     assert "does not hold it; run its plan again" in resume(run, capsys)
     with pytest.raises(UserError, match=r"damaged or lost .* run its plan again"):
         load_model(run)
-    (run / WEIGHTS).unlink()
-    assert "damaged" not in resume(run, capsys), "a run from an archive never had them"
+
+
+def test_a_run_from_an_archive_has_not_lost_them(run: Path, capsys: Capture) -> None:
+    """An archive may hold checkpoints, but neither weights nor model.json."""
+    for name in (WEIGHTS, BEST, "model.json"):
+        (run / name).unlink()
+    said = resume(run, capsys)
+    assert "damaged" not in said
+    assert "made again" not in said
+    assert find_runs([run])[1] == []
 
 
 def test_the_report_names_them_and_shows_the_run(run: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -105,7 +113,7 @@ def test_the_report_names_them_and_shows_the_run(run: Path, tmp_path: Path, caps
     assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
     assert f"`fedptr resume {run}`" in capsys.readouterr().err
     (run / WEIGHTS).unlink()
-    assert len(find_runs([run])[1]) == 1, "the checkpoint shows that they are lost"
+    assert len(find_runs([run])[1]) == 1, "model.json shows that they are lost"
 
 
 @pytest.mark.parametrize("command", ["audit", "predict", "export"])
