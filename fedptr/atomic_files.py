@@ -31,7 +31,6 @@ def write_tensors(path: Path, tensors: State, header: Header) -> None:
     content = pack_tensors(tensors, header)
     with replace_atomically(path) as scratch, open(scratch, "xb") as file:
         file.write(content)
-        flush_to_disk(file)
 
 
 def read_tensors(path: Path, device: str = "cpu") -> tuple[State, Header]:
@@ -54,7 +53,17 @@ def pack_tensors(tensors: State, header: Header) -> bytes:
     from safetensors.torch import save
 
     plain = copy_to_cpu(tensors)
-    return bytes(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
+    return sort_metadata(save(plain, {**header, "sha256": compute_checksum(plain, header)}))
+
+
+def sort_metadata(content: bytes) -> bytes:
+    """The same file with its metadata in order: safetensors writes them in any, and the same content is one file."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors stay aligned
+    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(content)[8 + size :]])
 
 
 def unpack_tensors(content: bytes, name: str = "it", device: str = "cpu") -> tuple[State, Header]:
@@ -87,20 +96,23 @@ def compute_checksum(tensors: State, header: Header) -> str:
 def write_text(path: Path, text: str) -> None:
     with replace_atomically(path) as scratch, open(scratch, "x", encoding="utf-8") as file:
         file.write(text)
-        flush_to_disk(file)
 
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to. It becomes `path` if the block succeeds, and is removed if it fails."""
+    """Yields a temporary path to write to. It becomes `path` if the block succeeds, and is removed if it fails.
+
+    Everybody writes like this, so nobody can forget to flush: a rename may reach the disk before the content does.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     scratch.unlink(missing_ok=True)  # left by a killed process with this process's number
     try:
         yield scratch
+        flush_path(scratch)
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    flush_path(path.parent)
 
 
 def flush_to_disk(file: IO[Any]) -> None:
@@ -109,9 +121,9 @@ def flush_to_disk(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def flush_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush_path(path: Path) -> None:
+    """A file that is closed, or a folder: a rename is on the disk only when its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedptr.atomic_files import flush_to_disk, replace_atomically
+from fedptr.atomic_files import replace_atomically
 from fedptr.audit.neighbours import OwnedClass, find_closest_pairs
 from fedptr.audit.target import Target
 from fedptr.runs.auxiliary_pictures import to_pixels
@@ -37,7 +37,6 @@ def save_closest_pairs(
     flat = to_pixels(columns.flatten(0, 1).float(), run.dataset).unflatten(0, columns.shape[:2])
     with replace_atomically(path) as scratch, open(scratch, "xb") as file:
         Image.fromarray(join_tiles(flat.numpy())).save(file, "PNG")
-        flush_to_disk(file)
     return [
         {"owner": group.owner, "class": run.dataset.classes[group.label], "own": own, "held": held}
         for own, held, group, _ in nearest

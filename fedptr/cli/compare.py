@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> int:
     return finish_comparison(plans, out)
 
 
-def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
+def finish_comparison(plans: dict[str, list[Plan]], out: Path, recompute: bool = False) -> int:
     """Runs the rest of a comparison, and prints its table."""
     from rich.console import Console
 
@@ -77,7 +77,7 @@ def finish_comparison(plans: dict[str, list[Plan]], out: Path) -> int:
 
     (first, *more), *_ = plans.values()
     with open_shared_engine(first.machine) as shared:
-        summaries, failures = comparing.compare_methods(plans, out, shared)
+        summaries, failures = comparing.compare_methods(plans, out, shared, recompute)
     Console().print(comparison_table.terminal_table(summaries, 1 + len(more), comparing.describe_conditions(first)))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:

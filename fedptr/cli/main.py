@@ -1,4 +1,12 @@
-"""The command line. Nothing heavy is imported before a command needs it: `fedptr --help` does not import torch."""
+"""The command line. Nothing heavy is imported before a command needs it: `fedptr --help` does not import torch.
+
+Exit codes:
+    0      done
+    1      a client, a run or a check failed; the reason was printed
+    2      something the user can correct: an option, a plan, a file, a full disk
+    3      something that should not happen; a file with the traceback was named
+    130    stopped by Ctrl-C (141: nobody read the output any more, 143: stopped by SIGTERM); runs can be resumed
+"""
 
 from __future__ import annotations
 
@@ -31,6 +39,7 @@ from fedptr.cli import (
 )
 from fedptr.cli.completion import complete_command_line
 from fedptr.cli.help_formatter import HelpFormatter
+from fedptr.cli.unexpected_error import describe_unexpected, is_out_of_memory
 from fedptr.errors import ClientError, UserError
 from fedptr.runs.lock import StoppedError
 from fedptr.settings import unknown_name_error
@@ -106,6 +115,14 @@ def main(argv: list[str] | None = None) -> int:
             f"{error} (FEDPTR_TRACEBACK=1 shows where)" if isinstance(error, ClientError) else describe_error(error)
         )
         return 1 if isinstance(error, ClientError) else 2
+    except Exception as error:
+        if os.environ.get("FEDPTR_TRACEBACK"):
+            raise
+        if is_out_of_memory(error):
+            print_line("there is not enough memory; use a smaller model, batch or data.subset, or another machine")
+            return 2
+        print_line(describe_unexpected(error, argv))
+        return 3
 
 
 def describe_error(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedptr.cli.completion import complete_recipes, with_completer
 from fedptr.cli.options import whole_number
+from fedptr.cli.resume import RECOMPUTE
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.folder import MOST_SEEDS
@@ -39,6 +40,7 @@ def add_parser(commands: Commands) -> None:
     sub.add_argument(
         "--jobs", type=whole_number("--jobs"), default=0, metavar="N", help="runs at a time (default: cores, or 1)"
     )
+    sub.add_argument("--recompute", action="store_true", help=RECOMPUTE)
     sub.add_argument("--no-runs", action="store_true", help="write the tables of the finished runs, and start nothing")
     sub.add_argument("--out", metavar="DIR", help="folder of runs and tables (default reproduced/SCALE)")
     sub.set_defaults(handler=reproduce)
@@ -72,7 +74,7 @@ def reproduce(args: argparse.Namespace) -> int:
     jobs = 0 if args.no_runs else args.jobs or (1 if args.scale != "cpu" else count_cores())
     wanted = fetch_cells(recipe, args.scale, args.seeds, out)
     progress = show_progress(recipe, args.scale, args.seeds, wanted)
-    board = run_cells(recipe, args.scale, wanted, jobs, out, progress)
+    board = run_cells(recipe, args.scale, wanted, jobs, out, progress, args.recompute)
     outcome = gather_outcome(recipe, args.scale, args.seeds, wanted, board)
     kept = with_earlier_cells(whole, outcome, board, folder, out) if args.only else outcome
     write_outcome(kept, folder, out)
@@ -83,6 +85,8 @@ def reproduce(args: argparse.Namespace) -> int:
         print(f"page: {folder / 'report.html'}")
     for path, words in board.failed.items():
         print_notice(f"{path} failed: {words}")
+    if any("--recompute" in words for words in board.failed.values()):
+        print_notice("the same command with --recompute accepts another way of computing for all these runs")
     if board.stopped:
         words = f"stopped with {len(board.done)} of {len(board.plans)} runs finished; run the same command to continue"
         raise StoppedError(out, 0, board.stopped, words)

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from fedptr.runs.plan import Plan
 
 
+RECOMPUTE = "accept that it is computed another way than it was (another compiler, processor, PyTorch …)"
+
+
 def add_parser(commands: Commands) -> None:
     words = "continue a run or a comparison that was stopped, or make it longer"
     sub = commands.add_parser("resume", help=words, description=words, allow_abbrev=False)
     sub.add_argument("dir", metavar="DIR", help="its folder")
     more = "continue to this round instead of the last one of the plan; also when it is finished"
     sub.add_argument("--rounds", type=whole_number("--rounds"), metavar="N", help=more)
+    sub.add_argument("--recompute", action="store_true", help=RECOMPUTE)
     kept = {
         option: (place, metavar, f"{words}; default: as in its plan")
         for option, (place, metavar, words) in ENGINE_OPTIONS.items()
@@ -40,6 +44,7 @@ def resume(args: argparse.Namespace) -> int:
     from fedptr.runs.divergence import print_divergence
     from fedptr.runs.plan import load_plan
     from fedptr.runs.progress import show_progress
+    from fedptr.runs.trained_model import mend_weights
 
     out = Path(args.dir)
     fetch_runs([out])
@@ -48,11 +53,12 @@ def resume(args: argparse.Namespace) -> int:
             comparing.extend_comparison(out, args.rounds)
         order = comparing.read_comparison(out)
         return finish_comparison(
-            {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out
+            {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out, args.recompute
         )
     plan = change_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.read_if_finished(out, rounds):
+        mend_weights(out, done[0])
         print_notice(f"{out} is finished; there is nothing to do")
         print_divergence(done[0])
         return print_summary(done[0], out)
@@ -64,7 +70,7 @@ def resume(args: argparse.Namespace) -> int:
 
         return continue_deployed(out)
     with show_progress(plan.method.name, rounds, plan.method.quick_rounds) as show:
-        summary, _ = runner.resume_run(plan, out, show, open_engine, rounds)
+        summary, _ = runner.resume_run(plan, out, show, open_engine, rounds, args.recompute)
     return print_summary(summary, out)
 
 

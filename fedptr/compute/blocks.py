@@ -96,6 +96,11 @@ class BlockedTask(Classification):
         if compiled:
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
 
+    def compiled_parts(self) -> dict[str, bool]:
+        """Which functions torch.compile was tried on so far, and whether it succeeded."""
+        parts = {"gradient": self._grad, "adjoint": self._adjoint}
+        return {name: f.fast is not None for name, f in parts.items() if isinstance(f, CompiledFunction) and f.tried}
+
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self._total(lambda block: self._grad(w, *block), self._blocks(batch))
 

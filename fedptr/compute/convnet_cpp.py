@@ -62,9 +62,9 @@ class ConvNetCppTask(BlockedTask):
             count_convolutions(model), first.out_channels, *self.shape, first.padding[0], self.classes
         )  # as `struct Shape`
         self._dtype = first.weight.dtype
-        self._code = load_library("convnet", REAL[self._dtype])
-        self._code.packed_size.restype = self._code.kept_size.restype = ctypes.c_int64
-        self._packed_size, self._kept_size = self._code.packed_size(self._shape), self._code.kept_size(self._shape)
+        self.library = load_library("convnet", REAL[self._dtype])
+        self.library.packed_size.restype = self.library.kept_size.restype = ctypes.c_int64
+        self._packed_size, self._kept_size = self.library.packed_size(self._shape), self.library.kept_size(self._shape)
         self._compare()
 
     def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ class ConvNetCppTask(BlockedTask):
         return t.detach().contiguous()
 
     def _call(self, name: str, *args: Tensor | int | None) -> None:
-        if getattr(self._code, name)(self._shape, *map(to_c_argument, args)) and name in ("gradient", "adjoint"):
+        if getattr(self.library, name)(self._shape, *map(to_c_argument, args)) and name in ("gradient", "adjoint"):
             raise IndexError(f"a label is out of bounds: there are {self.classes} classes")
 
     def _compare(self) -> None:

@@ -22,11 +22,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedptr.atomic_files import replace_atomically, write_text
+from fedptr.atomic_files import DamagedFileError, Header, unpack_tensors, write_tensors, write_text
 from fedptr.errors import UserError
 from fedptr.regular_files import read_text
+from fedptr.types import State
 
 NAME, WEIGHTS = "model.json", "weights.safetensors"
 FORMAT = 1
@@ -120,8 +122,20 @@ def number_classes(count: int, names: Sequence[str] | None = None) -> tuple[str,
     return tuple(map(str, names if names is not None else range(count)))
 
 
-def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Parameters and running statistics, by name."""
-    # Not save_file, whose files only their owner may read.
-    with replace_atomically(path) as scratch:
-        scratch.write_bytes(safetensors.torch.save({name: value.cpu().clone() for name, value in tensors.items()}))
+def write_weights(path: Path, tensors: Mapping[str, Tensor], header: Header | None = None) -> None:
+    """Parameters and running statistics, by name: plain safetensors, with a checksum among the metadata."""
+    write_tensors(path, dict(tensors), header or {})
+
+
+def read_weights(path: Path) -> tuple[State, Header]:
+    """What `write_weights` wrote; raises DamagedFileError. Files of earlier versions have no checksum."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read ({error.strerror})") from None
+    try:
+        if "__metadata__" not in json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]):
+            return safetensors.torch.load(content), {}
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DamagedFileError(f"{path.name} is not a file of tensors ({type(error).__name__})") from None
+    return unpack_tensors(content, path.name)

@@ -50,6 +50,7 @@ class QueueState:
     found: float = 0.0  # work that was there already when we began
     stopped: int = 0  # by this signal
     keep: bool = True  # a finished run's checkpoint, from which a plan of more rounds continues
+    recompute: bool = False  # runs continue even if they are computed another way than they were
 
     @property
     def runs(self) -> dict[Path, tuple[Record, list[Record]]]:
@@ -88,9 +89,10 @@ def run_plans(
     show: Callable[[QueueState], None],
     keep: bool = True,
     engine: Engine = in_process,
+    recompute: bool = False,
 ) -> QueueState:
     """Runs what is not finished, until it is asked to stop. A run that fails does not stop the others."""
-    board = QueueState(dict(plans), keep=keep)
+    board = QueueState(dict(plans), keep=keep, recompute=recompute)
     waiting = collections.deque(folder for folder, plan in plans.items() if not note_finished(board, folder, plan))
     board.found, board.began = board.work[0], time.perf_counter()  # reading the finished ones does not count
     show(board)
@@ -185,7 +187,8 @@ def run_here(board: QueueState, folder: Path, show: Callable[[QueueState], None]
     try:
         begin_run(board, folder)
         rounds = board.plans[folder].run.rounds
-        keep_result(board, folder, resume_run(load_plan(folder), folder, count, engine, rounds))  # as it was begun
+        begun = load_plan(folder)
+        keep_result(board, folder, resume_run(begun, folder, count, engine, rounds, board.recompute))
     except (ClientError, UserError) as error:
         board.failed[folder] = str(error)
     finally:
@@ -211,7 +214,7 @@ def run_as_processes(
                 except UserError as error:
                     board.failed[folder] = str(error)
                     continue
-                active[folder] = start_job(folder, board.plans[folder].run.rounds)
+                active[folder] = start_job(folder, board.plans[folder].run.rounds, board.recompute)
             if stopped() and not asked:
                 asked = True
                 for process in active.values():
@@ -239,7 +242,7 @@ def kill_jobs_at_exit(active: dict[Path, subprocess.Popen[bytes]]) -> Iterator[N
             process.kill()
 
 
-def start_job(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
+def start_job(folder: Path, rounds: int, recompute: bool) -> subprocess.Popen[bytes]:
     with open(folder / LOG, "wb") as log:
         return subprocess.Popen(
             [
@@ -251,6 +254,7 @@ def start_job(folder: Path, rounds: int) -> subprocess.Popen[bytes]:
                 str(folder),
                 "--rounds",
                 str(rounds),
+                *(["--recompute"] if recompute else []),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -26,6 +26,7 @@ from fedptr.core.method import Method, Site
 from fedptr.core.randomness import Key
 from fedptr.errors import UserError
 from fedptr.privacy.differential import Privacy, compute_epsilon
+from fedptr.regular_files import read_text
 from fedptr.types import Reply
 
 NAME = "privacy.json"
@@ -81,7 +82,7 @@ def open_ledger(folder: Path, start: Run | None, header: Header) -> Ledger:
 def read_ledger(path: Path) -> Ledger:
     """Raises UserError where the file is not as it was written."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
         releases, cohort = found["releases"], found["cohort"]
         sound = is_count(releases) and (cohort is None or (isinstance(cohort, list) and all(map(is_count, cohort))))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

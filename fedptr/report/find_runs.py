@@ -15,6 +15,7 @@ from fedptr.regular_files import read_text
 from fedptr.report import recipe_section
 from fedptr.runs import summary as summaries
 from fedptr.runs.archive import archive_of, extract_runs, holds_run, list_archives
+from fedptr.runs.final_weights import describe_damage
 from fedptr.runs.folder import AUDIT, CHECKPOINTS
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
@@ -67,10 +68,12 @@ def find_runs(folders: Sequence[Path], scratch: Path | None = None) -> tuple[lis
             raise UserError(f"{folder} holds no run (a folder with {PLAN} and {ROUNDS}); name another folder")
         for place, files in here.items():
             places.setdefault(place.resolve(), (place, files))
-    runs, problems = [], []
+    runs: list[FoundRun] = []
+    problems: list[str] = []
     for place, files in places.values():
         try:
             runs.append(replace(load_run(files), folder=place))
+            problems += (words.replace(str(files), str(place)) for words in describe_damage(files, runs[-1].summary))
         except (UserError, DamagedFileError) as error:
             problems.append(f"{place} was left out: {error}".replace(str(files), str(place)))
     if not runs:

@@ -27,13 +27,21 @@ def fetch_cells(recipe: Recipe, scale: str, seeds: int, out: Path) -> list[Cell]
     return list(make_cells(recipe, scale, seeds, out))
 
 
-def run_cells(recipe: Recipe, scale: str, wanted: list[Cell], jobs: int, out: Path, progress: Progress) -> QueueState:
+def run_cells(
+    recipe: Recipe,
+    scale: str,
+    wanted: list[Cell],
+    jobs: int,
+    out: Path,
+    progress: Progress,
+    recompute: bool = False,
+) -> QueueState:
     """Runs the cells that are not finished, and audits them if the recipe is an audit; jobs = 0 starts nothing."""
     plans, folder = longest_plans(wanted), out / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         with progress as show:
-            board = run_plans(plans, jobs, show) if jobs else find_finished_runs(plans)
+            board = run_plans(plans, jobs, show, recompute=recompute) if jobs else find_finished_runs(plans)
         if recipe.kind == "audit" and jobs and not board.stopped:
             if (out / AUDIT).is_dir():
                 unpack_runs(out / AUDIT)

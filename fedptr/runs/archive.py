@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedptr.atomic_files import DamagedFileError, flush_folder, flush_to_disk, replace_atomically, write_text
+from fedptr.atomic_files import DamagedFileError, flush_path, replace_atomically, write_text
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.regular_files import open_regular
@@ -141,17 +141,19 @@ def list_files(folder: Path, run: str, checkpoints: Sequence[str], before: Path)
 
 def write_archive(path: Path, sources: dict[str, Path], files: dict[str, list[str]]) -> None:
     """The same files make the same bytes. A reader sees the old archive or the new one, whenever we are killed."""
-    with replace_atomically(path) as scratch, open(scratch, "xb") as file:
-        with bz2.open(file, "wb") as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for run in sorted(sources):
-                for name in files[run]:
-                    content = (sources[run] / name).read_bytes()
-                    if name == ROUNDS and restore_numbers(short := shorten_numbers(content)) == content:
-                        name, content = SHORT, short
-                    info = tarfile.TarInfo(f"{run}/{name}")  # no owner, and the time 0
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
-        flush_to_disk(file)
+    with (
+        replace_atomically(path) as scratch,
+        bz2.open(scratch, "xb") as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for run in sorted(sources):
+            for name in files[run]:
+                content = (sources[run] / name).read_bytes()
+                if name == ROUNDS and restore_numbers(short := shorten_numbers(content)) == content:
+                    name, content = SHORT, short
+                info = tarfile.TarInfo(f"{run}/{name}")  # no owner, and the time 0
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
 
 
 def check_archive(path: Path, packed: dict[str, tuple[Path, list[str]]], scratch: Path) -> None:
@@ -168,7 +170,7 @@ def remove_folder(folder: Path, scratch: Path) -> None:
     """In one step, by moving it away first: half a run would be taken for a damaged one."""
     with tempfile.TemporaryDirectory(dir=scratch) as away:
         folder.rename(Path(away) / folder.name)
-        flush_folder(folder.parent)
+        flush_path(folder.parent)
     with contextlib.suppress(OSError):  # other seeds are left in it
         folder.parent.rmdir()
 

@@ -16,12 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedptr.atomic_files import flush_to_disk, replace_atomically
+from fedptr.atomic_files import replace_atomically
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
+from fedptr.runs.leftovers import AUXILIARY
 from fedptr.types import State
 
-FOLDER = "auxiliary"
+FOLDER = AUXILIARY
 ROWS, COLUMNS = 10, 10
 OFTEN = 20  # times over a run, about, where nothing else is said
 GAP = 1  # pixels between images
@@ -55,7 +56,6 @@ def save_picture(run: Run, dataset: Dataset, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     with replace_atomically(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
         picture.save(file, "PNG", pnginfo=words)
-        flush_to_disk(file)
 
 
 def find_owner(run: Run) -> tuple[str, State] | None:

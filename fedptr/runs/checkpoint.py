@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ FORMAT = "1"
 KEPT = 2
 RECORD = "record"  # in the header of a checkpoint whose round is not evaluated yet: what is known of the round
 MOST = 10**9  # rounds, and clients
+SERVER = re.compile(r"server-(0|[1-9][0-9]*)\.safetensors")
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
 
 
@@ -75,10 +77,8 @@ class CheckpointStore:
 
     def rounds(self) -> list[int]:
         """The rounds there are checkpoints of, newest first; sound or not."""
-        names = (
-            path.name.removeprefix("server-").removesuffix(".safetensors") for path in self.folder.glob("server-*")
-        )
-        return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+        found = (SERVER.fullmatch(path.name) for path in self.folder.glob("server-*"))
+        return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def load_newest(self, device: str = "cpu") -> Run | None:
         """The newest sound checkpoint, to be passed to `federate` as `start`; None if nothing was saved yet.
@@ -100,11 +100,7 @@ class CheckpointStore:
 
     def load(self, round_: int, device: str = "cpu") -> tuple[Run, Header]:
         """A checkpoint, checked to the last byte; raises DamagedFileError where anything is not as it was written."""
-        tensors, header = atomic_files.read_tensors(self.server(round_), device)
-        if header.get("format") != FORMAT:
-            raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
-        if header.get("round") != str(round_):
-            raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
+        tensors, header = self.read_server(round_, device)
         pairs = read_index(tensors, self.server(round_).name).tolist()
         server = {name.removeprefix("server/"): value for name, value in tensors.items()}
         stored: dict[int, StoredState] = {}
@@ -118,13 +114,24 @@ class CheckpointStore:
         clients, record = ClientStates(store=self.state_store).with_stored(stored), read_record(header)
         return Run(round_, server, clients, record, evaluated=RECORD not in header), header
 
+    def read_server(self, round_: int, device: str = "cpu") -> tuple[State, Header]:
+        """The server's file of a round; raises DamagedFileError, also where it is another file under this name."""
+        tensors, header = atomic_files.read_tensors(self.server(round_), device)
+        if header.get("format") != FORMAT:
+            raise DamagedFileError(f"it has format {header.get('format', 'unknown')!r}, and this fedptr reads {FORMAT}")
+        if header.get("round") != str(round_):
+            raise DamagedFileError(f"{self.server(round_).name} is of round {header.get('round')}")
+        if INDEX not in tensors:
+            raise DamagedFileError(f"{self.server(round_).name} does not say which clients it has")
+        return tensors, header
+
     def adopt(self, run: Run) -> None:
         """Goes on from `run`, which was loaded. What is newer is not removed; the run will come by and replace it."""
         self.states = run.clients
         for round_ in self.rounds():
             if round_ <= run.round:
                 with contextlib.suppress(DamagedFileError):
-                    tensors, _ = atomic_files.read_tensors(self.server(round_))
+                    tensors, _ = self.read_server(round_)
                     self.indices[round_] = index_of(read_index(tensors, self.server(round_).name))
 
     def server(self, round_: int) -> Path:

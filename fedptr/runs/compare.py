@@ -35,6 +35,7 @@ from fedptr.runs.rounds_file import Record, to_json_values
 from fedptr.runs.runner import Engine, in_process, resume_run, start_run
 from fedptr.runs.same_run import changed_settings, identity_text
 from fedptr.runs.summary import read_finished
+from fedptr.runs.trained_model import mend_weights
 from fedptr.settings import unknown_name_error
 
 ORDER = "compare.toml"
@@ -63,7 +64,7 @@ def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, l
 
 
 def compare_methods(
-    all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process
+    all_plans: dict[str, list[Plan]], out: Path, engine: Engine = in_process, recompute: bool = False
 ) -> tuple[dict[str, list[Record]], list[str]]:
     """Runs every plan into out/METHOD/seedN and writes compare.json, table.md and the curves.
 
@@ -77,7 +78,7 @@ def compare_methods(
         ordered = [(name, several[k]) for k in range(seeds) for name, several in all_plans.items()]
         for name, plan in ordered:
             try:
-                results[name].append(run_or_resume(plan, out / name / f"seed{plan.run.seed}", engine))
+                results[name].append(run_or_resume(plan, out / name / f"seed{plan.run.seed}", engine, recompute))
             except ClientError as error:
                 failures.append(f"seed {plan.run.seed}, {error}")
                 print_notice(f"{failures[-1]}; the comparison continues without it")
@@ -100,7 +101,7 @@ def compare_methods(
     return summaries, failures
 
 
-def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, list[Record]]:
+def run_or_resume(plan: Plan, folder: Path, engine: Engine, recompute: bool) -> tuple[Record, list[Record]]:
     """One run of a comparison: as it was left, gone on with, or from the start."""
     begun = plan_as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
@@ -110,12 +111,13 @@ def run_or_resume(plan: Plan, folder: Path, engine: Engine) -> tuple[Record, lis
             words = "undo that, or start another comparison"
             raise UserError(f"{folder} was run by another plan than {ORDER} now says: {told}; {words}")
         if done[0]["rounds"] == plan.run.rounds:
+            mend_weights(folder, done[0])
             return done
     folder.mkdir(parents=True, exist_ok=True)
     label = f"{plan.method.name}, seed {plan.run.seed}"
     with show_progress(label, plan.run.rounds, plan.method.quick_rounds) as show:
         if begun is not None:
-            return resume_run(begun, folder, show, engine, plan.run.rounds)
+            return resume_run(begun, folder, show, engine, plan.run.rounds, recompute)
         return start_run(plan, prepare_experiment(plan), folder, show, engine)
 
 

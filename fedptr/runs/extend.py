@@ -51,7 +51,7 @@ def can_be_continued(out: Path) -> bool:
     store = CheckpointStore(out / CHECKPOINTS)
     for round_ in store.rounds():
         with contextlib.suppress(DamagedFileError):
-            vouched_lines(out, atomic_files.read_tensors(store.server(round_))[1])
+            vouched_lines(out, store.read_server(round_)[1])
             return True
     return False
 
@@ -73,7 +73,7 @@ def extend_run(plan: Plan, rounds: int, experiment: Experiment, out: Path, writt
     store = CheckpointStore(out / CHECKPOINTS)
     for round_ in store.rounds():
         try:
-            tensors, header = atomic_files.read_tensors(store.server(round_))
+            tensors, header = store.read_server(round_)
         except DamagedFileError:
             continue
         if names.intersection((header.get("plan"), header.get("plan_before"))):

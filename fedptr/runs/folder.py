@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedptr.errors import UserError
 from fedptr.runs import lock
+from fedptr.runs.leftovers import CHECKPOINTS as CHECKPOINTS
 
-CHECKPOINTS = "checkpoint"
 MOST_SEEDS = 1000  # of a comparison; each is a run of every method
 BEST = "best.safetensors"
 FAILURE = "failure.txt"

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from fedptr.errors import UserError
+from fedptr.runs.leftovers import remove_leftovers
 
 NAME = "lock"
+LONGEST = 10_000  # characters that are read of a lock
 TRIES, PAUSE = 5, 0.02  # seconds
+
+
+class NoLockError(UserError):
+    """What bears the lock's name is not a file."""
 
 
 class StoppedError(Exception):
@@ -30,10 +38,13 @@ class StoppedError(Exception):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder; the system lets go of it when the process ends, however that happens."""
+    """Holds the folder; the system lets go of it when the process ends, however that happens.
+
+    What killed processes left in it is removed.
+    """
     import fcntl
 
-    with open(folder / NAME, "a+", encoding="utf-8") as file:
+    with open_lock(folder, os.O_RDWR | os.O_CREAT) as file:
         for left in reversed(range(TRIES)):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +58,23 @@ def locked(folder: Path) -> Iterator[None]:
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))
         file.flush()
+        remove_leftovers(folder)
         yield
+
+
+def open_lock(folder: Path, flags: int) -> IO[str]:
+    """The lock's file, which nothing may stand in for: a link would have its target overwritten, a pipe would block."""
+    path = folder / NAME
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise NoLockError(f"{path} is not a plain file; remove it") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NoLockError(f"{path} is not a plain file; remove it")
+    return open(descriptor, "r+" if flags & os.O_RDWR else "r", encoding="utf-8", errors="replace")
 
 
 def is_folder_in_use(folder: Path) -> bool:
@@ -55,21 +82,22 @@ def is_folder_in_use(folder: Path) -> bool:
     import fcntl
 
     try:
-        with open(folder / NAME, encoding="utf-8") as file:
+        with open_lock(folder, os.O_RDONLY) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:
         return True
-    except OSError:  # there is no lock
+    except (OSError, NoLockError):  # there is no lock
         return False
 
 
 def read_holder(folder: Path) -> dict[str, Any] | None:
     """Who holds the folder, or held it last: `pid`, `host` and `since`."""
     try:
-        who = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        with open_lock(folder, os.O_RDONLY) as file:
+            who = json.loads(file.read(LONGEST))
         return {name: who[name] for name in ("pid", "host", "since")}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, NoLockError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

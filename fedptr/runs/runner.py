@@ -20,7 +20,6 @@ tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's nu
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,33 +27,35 @@ from typing import Any
 
 import torch
 
-from fedptr.atomic_files import DamagedFileError, Header, read_tensors, write_text
+from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
-from fedptr.core.client_states import PREFIX, StateStore
-from fedptr.core.federation import Protection, Run, federate
+from fedptr.core.client_states import StateStore
+from fedptr.core.federation import Run, federate
+from fedptr.core.predictor import WEIGHTS
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
 from fedptr.data.dataset import dataset_digest, sampled_digest
-from fedptr.data.split import Split
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
-from fedptr.privacy.ledger import CountedPrivacy, Ledger, open_ledger
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend, trackers
 from fedptr.runs import summary as summaries
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.class_scores import write_class_scores
+from fedptr.runs.computing import Computing
 from fedptr.runs.divergence import find_divergence, print_divergence
 from fedptr.runs.experiment import Experiment, prepare_experiment
+from fedptr.runs.final_weights import save_weights
 from fedptr.runs.folder import CHECKPOINTS, FAILURE
 from fedptr.runs.lock import StoppedError, StopRequest, advise_resume, defer_signals, locked
+from fedptr.runs.mend_split import mend_split
 from fedptr.runs.plan import Plan, load_plan
-from fedptr.runs.rounds_file import Record, RoundsFile, whole_lines
+from fedptr.runs.private_releases import Save, protect_releases
+from fedptr.runs.rounds_file import Record, RoundsFile
 from fedptr.runs.same_run import check_same_plan, identity_text
-from fedptr.runs.trained_model import describe_best, describe_model, keep_best
+from fedptr.runs.trained_model import describe_best, describe_model, keep_best, mend_best
 
 Show = Callable[[Record], None]
-Save = Callable[[Run], None]
 # How a run's cohorts visit.
 Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[VisitCohort | None]]
 
@@ -73,7 +74,8 @@ def start_run(
         write_text(out / "plan.toml", plan.toml())
         experiment.split.save(out / "split.json")
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
-            return run_rounds(plan, experiment, out, show, state_store, None, RoundsFile(out), engine)
+            computing = Computing(out, experiment.task)
+            return run_rounds(plan, experiment, out, show, state_store, None, RoundsFile(out), engine, computing)
 
 
 def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
@@ -85,11 +87,17 @@ def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | No
 
 
 def resume_run(
-    plan: Plan, out: Path, show: Show, engine: Engine = in_process, rounds: int | None = None
+    plan: Plan,
+    out: Path,
+    show: Show,
+    engine: Engine = in_process,
+    rounds: int | None = None,
+    recompute: bool = False,
 ) -> tuple[Record, list[Record]]:
     """Goes on after the newest sound checkpoint, as if the run had never been stopped.
 
-    `rounds`: to this end instead of the plan's, as if that had been asked for from the start.
+    `rounds`: to this end instead of the plan's, as if that had been asked for from the start. `recompute`: even if it
+    is computed another way than it was, which the summary then tells.
     """
     rounds = plan.run.rounds if rounds is None else rounds
     with locked(out):
@@ -99,7 +107,8 @@ def resume_run(
             experiment = prepare_experiment(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
             same, device = checkpoint_header(plan, experiment), experiment.task.device
-            start, history = load_newest_checkpoint(out, plan, same, device, state_store)
+            computing = Computing(out, experiment.task, accept_changes=recompute)
+            start, history = load_newest_checkpoint(out, plan, same, device, state_store, computing)
             every = plan.run.checkpoint_every
             if start is None and every and extend.would_lose_progress(out, every):
                 raise UserError(
@@ -110,13 +119,14 @@ def resume_run(
                 plan = extend.extend_run(plan, rounds, experiment, out, load_plan(out))
             if start is not None:
                 print_notice(f"{out}: resuming after round {start.round} of {plan.run.rounds}")
-            return run_rounds(plan, experiment, out, show, state_store, start, history or RoundsFile(out), engine)
+                if history and plan.output.best:
+                    mend_best(out, start, history.records, experiment.task)
+            history = history or RoundsFile(out)
+            return run_rounds(plan, experiment, out, show, state_store, start, history, engine, computing)
 
 
 def make_state_store(plan: Plan, experiment: Experiment, out: Path) -> StateStore:
-    """Where the clients' states are kept during the run; what a kill left of an earlier one is removed."""
-    for left in (out / CHECKPOINTS).glob(f"{PREFIX}*"):
-        shutil.rmtree(left)
+    """Where the clients' states are kept during the run."""
     return StateStore(
         memory_estimate.client_state_budget(plan.machine, available_bytes(experiment.task.device)), out / CHECKPOINTS
     )
@@ -131,6 +141,7 @@ def run_rounds(
     start: Run | None,
     history: RoundsFile,
     engine: Engine,
+    computing: Computing,
 ) -> tuple[Record, list[Record]]:
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
     e, p, total = experiment, plan, plan.run.rounds
@@ -142,7 +153,7 @@ def run_rounds(
         engine(plan, experiment) as visits,
         defer_signals(advise_resume(out)) as stop,
     ):
-        privacy, save = protect_releases(plan, out, start, store, history, lambda: same)
+        privacy, save = protect_releases(plan, out, start, store, history, lambda: {**same, **computing.header()})
 
         def look(run: Run) -> None:
             show(run.record)
@@ -152,28 +163,10 @@ def run_rounds(
             auxiliary_sets.keep_sets(run, out, plan.output.sets, total)
 
         asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, privacy, e.client_tests)
-        runs = federate(p.method, e.task, e.clients, *asked)
+        runs = computing.checked(federate(p.method, e.task, e.clients, *asked))
         run = record_rounds(plan, out, runs, start, store, history, look, save, stop)
-    return finish_run(plan, experiment, out, run, store, history), history.records
-
-
-def protect_releases(
-    plan: Plan, out: Path, start: Run | None, store: CheckpointStore, history: RoundsFile, same: Callable[[], Header]
-) -> tuple[Protection, Save]:
-    """What `federate` is to protect replies with, and how its runs are saved: with the header of `same`.
-
-    With differential privacy every release is counted in the folder, and is in a checkpoint before it happens.
-    """
-    ledger: Ledger | None = None
-    if plan.privacy.counts_releases:
-        header = {} if start is None else read_tensors(store.server(start.round))[1]
-        ledger = open_ledger(out, start, header)
-
-    def save(run: Run) -> None:
-        counted = {} if ledger is None else ledger.header()
-        store.save(run, {**same(), **history.header(), **counted, "torch": torch.__version__})
-
-    return plan.privacy if ledger is None else CountedPrivacy(plan.privacy, ledger, save), save
+    changed = {"recomputed": computing.changes} if computing.changes else {}
+    return finish_run(plan, experiment, out, run, store, history, **changed), history.records
 
 
 @contextlib.contextmanager
@@ -225,7 +218,7 @@ def finish_run(
     plan: Plan, experiment: Experiment, out: Path, run: Run, store: CheckpointStore, history: RoundsFile, **more: Any
 ) -> Record:
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
-    summaries.save_weights(run, experiment, out / "weights.safetensors")
+    save_weights(run, experiment.task, out / WEIGHTS)
     if len(experiment.test):
         names = tuple(map(str, experiment.dataset.classes))
         write_class_scores(out / class_scores.NAME, experiment.task, names, run, experiment.test)
@@ -255,7 +248,12 @@ def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
 
 
 def load_newest_checkpoint(
-    out: Path, plan: Plan, same: Header, device: str, state_store: StateStore | None = None
+    out: Path,
+    plan: Plan,
+    same: Header,
+    device: str,
+    state_store: StateStore | None = None,
+    computing: Computing | None = None,
 ) -> tuple[Run | None, RoundsFile | None]:
     """The newest sound checkpoint with the rounds that led to it; what was passed over is said, and left alone."""
     store, problems = CheckpointStore(out / CHECKPOINTS, state_store), []
@@ -267,6 +265,8 @@ def load_newest_checkpoint(
                 if header.get(what, same[what]) != same[what]:
                     words = "changed since the run was started; undo that, or start another run"
                     raise UserError(f"the {what.removeprefix('all ')} of {out} {words}")
+            if computing:
+                computing.resume_from(header)
             history = RoundsFile(out, header)
         except DamagedFileError as error:
             problems.append(f"round {round_}: {error}")
@@ -275,7 +275,7 @@ def load_newest_checkpoint(
             print_notice(
                 f"{out}: using the checkpoint of round {round_}, as a newer one is damaged ({'; '.join(problems)})"
             )
-        if header.get("torch", torch.__version__) != torch.__version__:
+        if "computed" not in header and header.get("torch", torch.__version__) != torch.__version__:
             print_notice(
                 f"{out} was started with torch {header['torch']}; bit for bit is promised for one version only"
             )
@@ -283,21 +283,3 @@ def load_newest_checkpoint(
     if problems:
         raise UserError(f"{out} has no sound checkpoint ({'; '.join(problems)}); nothing was deleted; start it again")
     return None, None
-
-
-def mend_split(out: Path, experiment: Experiment) -> None:
-    """The split is drawn again from the plan; a damaged file is put aside and written again."""
-    path = out / "split.json"
-    if not path.exists() and not whole_lines(out):  # nothing was begun yet
-        experiment.split.save(path)
-        return
-    try:
-        if Split.load(path).sha256 == experiment.split.sha256:
-            return
-        words = "split.json is of another split"
-    except UserError as error:
-        words = str(error)
-    if path.exists():
-        path.rename(path.with_name("split.json.damaged"))
-    experiment.split.save(path)
-    print_notice(f"{words}; it was drawn again from the plan")

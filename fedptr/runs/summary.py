@@ -1,4 +1,4 @@
-"""summary.json and weights.safetensors: what came out, what it cost, and what it was made with."""
+"""summary.json: what came out, what it cost, and what it was made with."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import torch
 
 import fedptr
 from fedptr.atomic_files import DamagedFileError, write_text
+from fedptr.compute.describe_computing import name_backend
 from fedptr.core.client_scores import describe_spread
 from fedptr.core.federation import Run
-from fedptr.core.predictor import write_weights
 from fedptr.data import dataset
 from fedptr.messages import print_notice
 from fedptr.methods import find_method, is_known
@@ -61,7 +61,7 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
-        "computed": experiment.task.how,
+        "computed": name_backend(experiment.task),
         "versions": list_versions(),
     }
 
@@ -232,11 +232,6 @@ def weights_sha256(run: Run) -> str:
     if "buffers" in run.server:
         state.update(run.server["buffers"].cpu().numpy().tobytes())
     return state.hexdigest()
-
-
-def save_weights(run: Run, experiment: Experiment, path: Path) -> None:
-    task = experiment.task
-    write_weights(path, {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))})
 
 
 def reset_peak_memory() -> None:

@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse
 from torch import nn
 
-from fedptr.atomic_files import DamagedFileError, read_tensors, write_tensors
+from fedptr.atomic_files import DamagedFileError, read_tensors
 from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run, count_samples, personal_model, site_of_client, site_of_round
 from fedptr.core.method import Site
 from fedptr.core.predictor import NAME as CARD
-from fedptr.core.predictor import WEIGHTS, ModelCard, Predictor
+from fedptr.core.predictor import WEIGHTS, ModelCard, Predictor, read_weights
 from fedptr.core.randomness import Key
 from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset
 from fedptr.errors import UserError
+from fedptr.messages import print_notice
 from fedptr.models.networks import ModelPlan, build_model
-from fedptr.regular_files import read_bytes
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.experiment import Experiment, image_shape, load_data, prepare_experiment
+from fedptr.runs.final_weights import advise_mending, find_damage, find_in_checkpoint, list_models, save_weights
 from fedptr.runs.folder import BEST, CHECKPOINTS
+from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, load_plan
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import read_finished, weights_sha256
@@ -100,21 +100,23 @@ def make_empty_task(card: ModelCard, folder: Path, network: nn.Module | None) ->
 
 
 def read_final_model(
-    folder: Path, task: Classification, summary: Record | None, advice: str = "run its plan again", best: bool = False
+    folder: Path, task: Classification, summary: Record | None, advice: str = "", best: bool = False
 ) -> Run:
-    """A global model of a run folder, checked against the checksum in its summary; `advice` if it does not fit."""
+    """A global model of a run folder, checked against the checksums of the file and of its summary.
+
+    `advice`: what to do if it does not fit; by default to make it again.
+    """
     path = folder / (BEST if best else WEIGHTS)
     told: Any = summary or {}
     if best:
         if "best" not in told:
             raise UserError(f"{folder} kept no best round; run its plan with output.best = true")
         told = told["best"]
+    advice = advice or advise_mending(folder, bool(told) and find_in_checkpoint(folder, told) is not None)
     try:
-        tensors = parse(read_bytes(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); {advice}") from None
-    except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}); {advice}") from None
+        tensors, _ = read_weights(path)
+    except DamagedFileError as error:
+        raise UserError(f"{path} is damaged or lost ({error}); {advice}") from None
     state: State = {"x": task.init()}
     expected = {**task.parameters(state["x"]), **task.unpack_buffers(None)}
     if {name: value.shape for name, value in tensors.items()} != {name: v.shape for name, v in expected.items()}:
@@ -164,9 +166,43 @@ def keep_best(run: Run, records: list[Record], task: Classification, out: Path) 
     here = run.record.get("test_accuracy")
     before = (record.get("test_accuracy", -1.0) for record in records if record["round"] < run.round)
     if here is not None and here > max(before, default=-1.0):
-        tensors = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
-        told = {"rounds": run.round, "accuracy": here, "weights_sha256": weights_sha256(run)}
-        write_tensors(out / BEST, tensors, {"best": json.dumps(told)})
+        write_best(run, here, task, out)
+
+
+def write_best(run: Run, accuracy: float, task: Classification, out: Path) -> None:
+    told = {"rounds": run.round, "accuracy": accuracy, "weights_sha256": weights_sha256(run)}
+    save_weights(run, task, out / BEST, best=json.dumps(told))
+
+
+def mend_weights(folder: Path, summary: Record) -> None:
+    """Makes the weights of a finished run again that are damaged or lost, and says what cannot be made again."""
+    for name, told in list_models(summary).items():
+        path = folder / name
+        damage = find_damage(path, told)
+        if not damage:
+            continue
+        run = find_in_checkpoint(folder, told)
+        if run is not None:
+            with locked(folder):
+                more = {"best": json.dumps(told)} if name == BEST else {}
+                save_weights(run, make_empty_task(read_card(folder), folder, None), path, **more)
+            print_notice(f"{path} was made again from the last checkpoint ({damage})")
+        else:
+            words = "its last checkpoint does not hold it; run its plan again"
+            print_notice(f"{path} is damaged or lost ({damage}), and {words}")
+
+
+def mend_best(out: Path, start: Run, records: list[Record], task: Classification) -> None:
+    """Makes best.safetensors again when a run is resumed, if it is damaged or lost and of the checkpoint's round."""
+    scores = {record["round"]: record["test_accuracy"] for record in records if "test_accuracy" in record}
+    if not scores or describe_best(out):
+        return
+    best = max(scores, key=lambda t: scores[t])  # the first of several
+    if best == start.round:
+        write_best(start, scores[best], task, out)
+        print_notice(f"{out / BEST} was damaged or lost, and was made again from the checkpoint")
+    else:
+        print_notice(f"{out / BEST} is damaged or lost: the model of round {best} is kept nowhere else")
 
 
 def describe_best(out: Path) -> Record:

@@ -221,7 +221,7 @@ def test_bad_folders(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     without("weights.safetensors", "is damaged", b"hello")
     other = bytearray((folder / "weights.safetensors").read_bytes())
     other[-1] ^= 1
-    without("weights.safetensors", "its sha256 does not fit", bytes(other))
+    without("weights.safetensors", "does not match its checksum", bytes(other))
     without("rounds.jsonl", "was changed since its run was finished", b"{}\n")
     split = Split.load(folder / "split.json")
     (tmp_path / "other").mkdir()

@@ -141,3 +141,35 @@ def test_a_thousand_mutations_are_all_noticed(saved) -> None:
             assert all(torch.equal(run.clients[i]["c_i"], s["c_i"]) for i, s in runs[stop - 1].clients.items())
         path.write_bytes(whole[path])
     assert noticed > 900  # the rest hit a file that one of the two does not need, or undid itself
+
+
+def test_other_files_under_a_checkpoints_name(saved, capsys) -> None:
+    """A client's file in the place of the server's, and digits that are none."""
+    folder, runs = saved
+    client = next(iter(folder.glob("client-*"))).read_bytes()
+    for name in ("server-²", "server-007", "server-x", "server-", "server--1"):
+        (folder / f"{name}.safetensors").write_bytes(client)
+    (folder / "server-9").write_bytes(client)
+    assert CheckpointStore(folder).rounds() == [6, 5]
+    (folder / "server-7.safetensors").write_bytes(client)
+    (folder / "server-4.safetensors").write_bytes(client)
+    store = CheckpointStore(folder)
+    run = store.load_newest()
+    assert run is not None
+    assert run.round == 6
+    assert torch.equal(run.w, runs[-1].w)
+    with pytest.raises(DamagedFileError, match="format 'unknown'"):
+        store.load(7)
+    atomic_files.write_tensors(folder / "server-7.safetensors", {}, {"format": "1", "round": "7"})
+    with pytest.raises(DamagedFileError, match="does not say which clients"):
+        store.load(7)
+
+
+def test_the_same_content_is_the_same_file() -> None:
+    """safetensors writes its metadata in any order."""
+    header = {f"name {k}": "é" * k for k in range(9)}
+    files = {atomic_files.pack_tensors({"w": torch.arange(3), "é": torch.ones(2, 2)}, header) for _ in range(20)}
+    assert len(files) == 1
+    tensors, told = atomic_files.unpack_tensors(files.pop())
+    assert told == header
+    assert tensors["w"].tolist() == [0, 1, 2]

@@ -111,6 +111,15 @@ def test_the_older_checkpoint_serves_when_the_newer_is_damaged(part: Path, stopp
     assert outcome(part) == stopped[1]
 
 
+def test_a_clients_file_in_the_servers_place(part: Path, stopped, capsys) -> None:
+    folder = part / "checkpoint"
+    client = next(iter(folder.glob("client-*"))).read_bytes()
+    for name in ("server-²", "server-1", "server-4", "server-5"):
+        (folder / f"{name}.safetensors").write_bytes(client)
+    assert "using the checkpoint of round 3, as a newer one is damaged (round 5: it has format" in resume(part, capsys)
+    assert outcome(part) == stopped[1]
+
+
 def test_a_kill_after_the_last_round_only_lacks_the_summary(part: Path, stopped, capsys) -> None:
     resume(part, capsys)
     for name in ("summary.json", "weights.safetensors"):

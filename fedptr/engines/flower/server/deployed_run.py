@@ -44,8 +44,9 @@ from fedptr.runs.experiment import Experiment, choose_device, load_data, make_ta
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import Plan, load_plan
+from fedptr.runs.private_releases import protect_releases
 from fedptr.runs.rounds_file import Record, RoundsFile
-from fedptr.runs.runner import finish_run, load_newest_checkpoint, protect_releases, record_rounds
+from fedptr.runs.runner import finish_run, load_newest_checkpoint, record_rounds
 from fedptr.runs.same_run import identity_text
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started

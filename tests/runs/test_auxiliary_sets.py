@@ -1,0 +1,52 @@
+"""The auxiliary sets that are kept for audits: after kills they are those of a run left alone, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedptr.cli.main import main
+from fedptr.runs import auxiliary_sets
+
+SETTINGS = {
+    "method.H": 1, "method.R": 2, "method.ipc": 1, "method.m": 1, "output.sets": 2, "machine.threads": 1,
+    "run.checkpoint_every": 3,
+}  # fmt: skip
+WORLD = ["--preset", "paper", "--model", "mlp", "--width", "8", "--batch", "32", "--subset", "200", "--clients", "3"]
+
+
+def run(out: Path, method: str) -> int:
+    more = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    asked = ["--method", method, "--participation", "0.7", "--rounds", "5"]
+    return main(["run", *WORLD, *asked, *more, "--out", str(out)])
+
+
+def kept(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (out / "auxiliary").iterdir()}
+
+
+@pytest.mark.parametrize("method", ["fedptr", "fedptr-s"])
+def test_kills_do_not_change_them(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(tmp_path / "whole", method) == 0
+    expected = kept(tmp_path / "whole")
+    assert len(expected) > 3
+    real, calls = auxiliary_sets.write_sets, []
+
+    def killed(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) in (1, 4):
+            raise KeyboardInterrupt
+        real(*args)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(auxiliary_sets, "write_sets", killed)
+    code, kills = run(tmp_path / "run", method), 0
+    while code == 130:
+        kills += 1
+        code = main(["resume", str(tmp_path / "run")])
+    assert code == 0
+    assert kills == 3
+    assert kept(tmp_path / "run") == expected
