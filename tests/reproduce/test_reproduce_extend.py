@@ -13,6 +13,7 @@ import pytest
 from same_bits import outcome
 from smoke_recipe import smoke
 
+from fedptr import atomic_files
 from fedptr.errors import UserError
 from fedptr.jobs.run_queue import find_finished_runs
 from fedptr.reproduce import recipe as recipes
@@ -66,6 +67,27 @@ def test_a_recipe_with_more_rounds_continues_what_is_there(jobs: str, make: Made
     assert numbers(found) == numbers(expected)
     weights = [[cell["weights_sha256"] for cell in each["cells"]] for each in (found, expected)]
     assert weights[0] == weights[1] != []
+
+
+@pytest.mark.slow
+def test_runs_of_another_machine_are_continued_when_that_is_accepted(
+    make: Made, tmp_path: Path, capsys: Capture
+) -> None:
+    make(tmp_path / "out", 2)
+    for path in tmp_path.glob("out/runs/*/seed0/checkpoint/server-*"):
+        tensors, header = atomic_files.read_tensors(path)
+        told = {**json.loads(header["computed"]), "processor": "Z80"}
+        atomic_files.write_tensors(path, tensors, {**header, "computed": json.dumps(told)})
+    capsys.readouterr()
+    make(tmp_path / "out", 3, code=1)
+    said = capsys.readouterr().err
+    assert "processor was Z80 and is" in said
+    assert "the same command with --recompute accepts another way of computing for all these runs" in said
+    assert "Traceback" not in said
+    make(tmp_path / "out", 3, "--recompute")
+    for folder in folders(tmp_path / "out").values():
+        (change,) = json.loads((folder / "summary.json").read_text())["recomputed"]
+        assert (change["round"], change["from"]) == (2, {"processor": "Z80"})
 
 
 def test_a_recipe_with_fewer_rounds_reads_the_beginning(make: Made, tmp_path: Path) -> None:

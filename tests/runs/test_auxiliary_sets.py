@@ -27,7 +27,7 @@ def kept(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "auxiliary").iterdir()}
 
 
-@pytest.mark.parametrize("method", ["fedptr", "fedptr-s"])
+@pytest.mark.parametrize("method", [pytest.param("fedptr", marks=pytest.mark.slow), "fedptr-s"])
 def test_kills_do_not_change_them(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path / "whole", method) == 0
     expected = kept(tmp_path / "whole")
