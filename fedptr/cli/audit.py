@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     sub.add_argument(
         "--shadows",
-        type=whole_number("--shadows"),
+        type=int,
         metavar="S",
         help="LiRA: trainings like the run's own (default 16, or by --scale)",
     )

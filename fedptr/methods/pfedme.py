@@ -46,7 +46,7 @@ from fedptr.types import Batch, Reply, State
 @dataclass(frozen=True)
 class PFedMe(OwnMomentum, FedAvg):
     lam: float = setting(15.0, "strength λ of the tie between θ and y", gt=0)
-    k: int = setting(5, "inner steps k on every batch", ge=1)
+    k: int = setting(5, "inner steps k on every batch", ge=1, le=100_000)
     gamma: float = setting(0.09, "step size γ of the inner steps", gt=0)
     beta: float = setting(1.0, "β: the server moves to (1 − β)x + β·mean of y", gt=0)
     reset: bool = setting(False, "start θ at y in every local step instead of once a round")

@@ -93,6 +93,7 @@ def test_the_home_folder_of_nobody_in_the_environment(
     [
         ("local.epochs=9223372036854775807", "local.epochs must be at most 100000"),
         ("local.epochs=9223372036854775808", "local.epochs must be at most 100000"),
+        ("method.R=2147483647", "method.R must be at most 100000"),
         ("local.batch=9223372036854775807", "local.batch must be at most 2147483647"),
         ("run.rounds=99999999999999999999999", "run.rounds must be at most 2147483647"),
         ("run.seed=9223372036854775808", "run.seed must be less than 9223372036854775808"),
@@ -140,7 +141,7 @@ def test_the_status_of_a_comparison_with_endless_seeds() -> None:
         (["resume", "runs", "--rounds", str(10**23)], "--rounds must be at most 2147483647"),
         (["deploy", "init", "x", "--nodes", "a", "--port", "65536"], "--port must be at most 65535, not 65536"),
         (["deploy", "init", "x", "--nodes", "a", "--days", str(10**9)], "--days must be at most 36500"),
-        (["audit", "runs", "--shadows", str(10**23)], "--shadows must be at most"),
+        (["audit", "runs", "--shadows", str(10**23)], "--shadows must be at most 10000"),
         (["compare", "--seeds", "many"], "argument --seeds: invalid int value: 'many'"),
     ],
 )

@@ -29,7 +29,7 @@ from fedptr.types import State
 
 @dataclass(frozen=True)
 class Projection(Pull, Trajectory):
-    K: int = setting(5, "projection steps", ge=0)
+    K: int = setting(5, "projection steps", ge=0, le=100_000)
     eta: float = setting(0.01, "projection step size η", ge=0)
     projection_lr: Literal["eta", "beta"] = setting("eta", "project with η or with the learned β")
     reach: float | Literal["free"] = setting(

@@ -44,8 +44,8 @@ MTT_LR_IMG = 1000.0  # of the MTT paper's code
 @dataclass(frozen=True)
 class Trajectory:
     m: int = setting(2, "span of the matched trajectory, in received models", ge=1)
-    H: int = setting(20, "outer steps of matching", ge=0)
-    R: int = setting(10, "inner (student) steps of matching", ge=1)
+    H: int = setting(20, "outer steps of matching", ge=0, le=100_000)
+    R: int = setting(10, "inner (student) steps of matching", ge=1, le=100_000)
     ipc: int | Literal["auto"] = setting(
         "auto", 'auxiliary images per class; "auto" = 10, from 20 classes on 2, from 200 on 1', ge=1
     )
