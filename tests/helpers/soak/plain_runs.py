@@ -42,4 +42,4 @@ def command(case: str, folder: Path, rounds: int = ROUNDS) -> list[str]:
     return ["run", *tiny_settings(method, float(part), rounds), "--out", str(folder), "--force"]
 
 
-RUNS = Kind("run", 0.45, list_cases(), command, trained_runs, longest=0.8)
+RUNS = Kind("run", 0.6, list_cases(), command, trained_runs, longest=0.8)
