@@ -35,13 +35,14 @@ KILLS = 60  # of a case, at most
 def soak(folder: Path, minutes: float, kills: int, seed: int, kinds: list[Kind]) -> int:
     """Cases of the kind that has had least of its share of the time, until the time is over or there are enough."""
     journal = Journal(folder / f"{kinds[0].name}.jsonl")
-    while journal.seconds() < 60 * minutes and not 0 < kills <= count_kills(read_entries(folder)):
+    while journal.seconds() < 60 * minutes and (left := kills - count_kills(read_entries(folder))) > 0:
         kind = min(kinds, key=lambda kind: journal.seconds(kind.name) / kind.share)
-        soak_case(kind, len(journal.of(kind.name)), seed, folder, journal)
+        soak_case(kind, len(journal.of(kind.name)), seed, folder, journal, min(left, KILLS))
     return 0
 
 
-def soak_case(kind: Kind, turn: int, seed: int, folder: Path, journal: Journal) -> None:
+def soak_case(kind: Kind, turn: int, seed: int, folder: Path, journal: Journal, kills: int = KILLS) -> None:
+    """The case whose turn it is; what is lost goes into the journal, and its folder is kept."""
     case = kind.cases[turn % len(kind.cases)]
     place = folder / f"{kind.name} {case}".replace(" ", "-")
     place.mkdir(exist_ok=True)
@@ -51,7 +52,7 @@ def soak_case(kind: Kind, turn: int, seed: int, folder: Path, journal: Journal) 
     act = hit_deployed_run if kind is DEPLOYED else hit_and_compare
     hits = Counter[str]()
     try:
-        act(kind, case, rng.randint(KILLS // 3, KILLS), rng, place, start_by_fork, hits)
+        act(kind, case, rng.randint(-(-kills // 3), kills), rng, place, start_by_fork, hits)
     except (AssertionError, OSError, ValueError, KeyError, UserError) as error:
         words = f"{type(error).__name__}: {error}"
         kept = place.with_name(f"lost-{kind.name}-{turn}")
@@ -81,7 +82,7 @@ def soak_all(folder: Path, args: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser("soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--kills", type=int, default=0, help="enough of them (default: as many as there is time for)")
+    parser.add_argument("--kills", type=int, default=sys.maxsize, help="enough of them (default: never)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default=",".join(KINDS), help="kinds of jobs, with commas")
     parser.add_argument("folder", nargs="?", type=Path)
