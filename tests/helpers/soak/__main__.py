@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -70,7 +71,7 @@ def soak_all(folder: Path, args: argparse.Namespace) -> None:
         examples = [kind for kind in kinds if kind in (RUNS, COMPARISONS)]
         import_what_commands_need(*(kind.command(kind.cases[0], Path(scratch) / kind.name) for kind in examples))
     processes = [
-        fork(lambda some=some: soak(folder, args.minutes, args.kills, args.seed, some))  # type: ignore[misc]
+        fork(lambda some=some: soak(folder, args.minutes, args.kills, args.seed, some), signal.SIGINT)  # type: ignore[misc]
         for some in groups
         if some
     ]

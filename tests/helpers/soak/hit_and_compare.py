@@ -28,7 +28,7 @@ def find_expected(kind: Kind, case: str, place: Path) -> object:
         alone, log = place / "alone", place / "alone.log"
         if not alone.exists():
             kind.prepare(case, alone)
-        code = wait_for(start_as_user(with_jobs(kind, 1, kind.command(case, alone)), log), f"{case}, left alone")
+        code = run_to_the_end(start_as_user, with_jobs(kind, 1, kind.command(case, alone)), log)
         if code:
             raise LostError(f"{case}, left alone, ended with {code}: {log.read_text()[-2000:]}")
         known.write_text(json.dumps(kind.result(alone)))
@@ -44,16 +44,20 @@ def hit_and_compare(
     kind.prepare(case, hit)
     while hits.total() < kills and hit_once(kind, case, rng, hit, log, start, hits):
         pass
-    process = start(with_jobs(kind, 1, kind.command(case, hit)), log)
-    try:
-        code = wait_for(process, f"{case}, killed {hits.total()} times")
-    finally:
-        kill(process)
+    code = run_to_the_end(start, with_jobs(kind, 1, kind.command(case, hit)), log)
     if code:
         raise LostError(f"{case}, killed {hits.total()} times, ended with {code}: {log.read_text()[-2000:]}")
     found = json.loads(json.dumps(kind.result(hit)))
     if found != expected:
         raise LostError(f"{case}, killed {hits.total()} times, differs: {first_difference(found, expected)}")
+
+
+def run_to_the_end(start: Start, argv: list[str], log: Path) -> int:
+    process = start(argv, log)
+    try:
+        return wait_for(process, f"`fedptr {' '.join(argv)}`")
+    finally:
+        kill(process)
 
 
 def hit_once(kind: Kind, case: str, rng: random.Random, hit: Path, log: Path, start: Start, hits: Counter[str]) -> bool:

@@ -58,16 +58,19 @@ class Forked:
         return self.returncode
 
 
-def fork(act: Callable[[], int]) -> Forked:
-    """A process that does this, ends with its result, and does not outlive this one."""
+def fork(act: Callable[[], int], at_our_end: signal.Signals = signal.SIGKILL) -> Forked:
+    """A process that does this and ends with its result. When this one ends, it gets a signal."""
     assert len(os.listdir("/proc/self/task")) == 1, NO_THREADS
     pid = os.fork()
     if pid:
         return Forked(pid)
     code = 99
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs do not have
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, at_our_end)
         code = act()
+    except KeyboardInterrupt:
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:
