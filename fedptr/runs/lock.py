@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import threading
@@ -12,12 +13,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from fedptr.errors import UserError
 
 NAME = "lock"
-TRIES, PAUSE = 5, 0.02  # seconds
+TRIES, PAUSE = 5, 0.02  # looks at a folder that is in use, and the seconds between two, on average
 
 
 class StoppedError(Exception):
@@ -34,15 +35,14 @@ def locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     with open(folder / NAME, "a+", encoding="utf-8") as file:
-        for left in reversed(range(TRIES)):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if not left:
-                    words = f"{folder} is in use by {describe_holder(folder)}"
-                    raise UserError(f"{words}; wait for it, or choose another folder") from None
-                time.sleep(PAUSE)  # it may only be somebody who looks
+        left = TRIES
+        while not try_to_lock(file, fcntl.LOCK_EX):
+            left -= not try_to_lock(file, fcntl.LOCK_SH)  # where this succeeds, it was only somebody who looked
+            if not left:
+                words = f"{folder} is in use by {describe_holder(folder)}"
+                raise UserError(f"{words}; wait for it, or choose another folder") from None
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(random.uniform(0, 2 * PAUSE))  # another that waits like this must not do so in step
         file.truncate(0)
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))
@@ -50,8 +50,18 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def try_to_lock(file: IO[str], how: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+
+
 def is_folder_in_use(folder: Path) -> bool:
-    """Whether a process holds the folder. To look is to hold it for an instant, for which `locked` waits."""
+    """Whether a process holds the folder. To look is to share it for an instant; `locked` waits for the end of that."""
     import fcntl
 
     try:
