@@ -431,3 +431,13 @@ def test_what_a_kill_left_behind_can_be_replaced(tmp_path: Path, capsys) -> None
     (out / "notes.txt").write_text("mine")
     assert main(["run", *TINY, "--method", "fedavg", "--rounds", "1", "--out", str(out), "--force"]) == 2
     assert "notes.txt was not made by fedptr" in capsys.readouterr().err
+
+
+def test_a_comparison_that_was_killed_within_its_first_write_can_be_replaced(tmp_path: Path, capsys) -> None:
+    """Found by `make soak`: there is no lock yet, only half of compare.toml."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".compare.toml.4711.tmp").write_text("[ru")
+    argv = ["compare", *TINY, "--methods", "fedavg", "--rounds", "1", "--out", str(out), "--force"]
+    assert main(argv) == 0, capsys.readouterr().err
+    assert not list(out.glob(".*"))
