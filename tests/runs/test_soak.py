@@ -91,7 +91,7 @@ def test_a_journal_continues_and_sums_up(tmp_path: Path, capsys: pytest.CaptureF
     Journal(tmp_path / "deploy.jsonl").add("deploy", "fedavg", Counter({"a node": 1}), 9.0)
     assert "LOST: differs; 6 so far" in capsys.readouterr().out
     said = summarise(read_entries(tmp_path)).splitlines()
-    assert said[-1] == "7 kills, 3 ends compared, 1 lost"
+    assert said[-1] == "7 kills, 2 ends equal to those of their twins, 1 lost"
     assert "LOST: run fedptr 1: differs" in said
     assert [line.split() for line in said if line.startswith("run")] == [["run", "2", "1", "6", "1", "5"]]
 

@@ -82,7 +82,7 @@ def soak_all(folder: Path, args: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser("soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=60, help="0 only sums up what is there")
     parser.add_argument("--kills", type=int, default=sys.maxsize, help="enough of them (default: never)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default=",".join(KINDS), help="kinds of jobs, with commas")
@@ -90,9 +90,10 @@ def main() -> int:
     args = parser.parse_args()
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="fedptr-soak-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"soaking in {folder}; the same command with this folder continues", flush=True)
+    print(f"the soak is in {folder}; the same command with this folder continues", flush=True)
     try:
-        soak_all(folder, args)
+        if args.minutes:
+            soak_all(folder, args)
     finally:
         entries = read_entries(folder)
         print(summarise(entries), flush=True)

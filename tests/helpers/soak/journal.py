@@ -56,4 +56,7 @@ def summarise(entries: list[Entry]) -> str:
         lines += [f"{count:34}  {place}" for place, count in places.most_common()]
     lines += [f"LOST: {entry['kind']} {entry['case']}: {entry['lost']}" for entry in entries if entry["lost"]]
     lost = sum(bool(entry["lost"]) for entry in entries)
-    return "\n".join([*lines, "", f"{count_kills(entries)} kills, {len(entries)} ends compared, {lost or 'none'} lost"])
+    total = (
+        f"{count_kills(entries)} kills, {len(entries) - lost} ends equal to those of their twins, {lost or 'none'} lost"
+    )
+    return "\n".join([*lines, "", total])
