@@ -36,9 +36,11 @@ browser:
 	@if command -v apt-get && [ "$$(id -u)" = 0 ] && ! { command -v chromium && command -v chromedriver; }; then \
 	  $(CHROMIUM) || { apt-get update -qq && $(CHROMIUM); } || true; fi > /dev/null 2>&1
 
-# Kills real runs at random instants, over all methods; docs/reliability.md has the figures.
-soak: $(VENV)/.test
-	$(BIN)/python tests/helpers/kill_and_resume.py $(or $(KILLS),120)
+# Kills real runs, comparisons, recipes, audits and deployed runs at random instants; docs/reliability.md has the figures.
+# `make soak MINUTES=60 KILLS=2000 FOLDER=soak ARGS="--only run,deploy"`; with the same folder it continues.
+soak: $(VENV)/.test $(VENV)/.flower
+	PYTHONPATH=tests/helpers OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m soak \
+	  --minutes $(or $(MINUTES),60) $(if $(KILLS),--kills $(KILLS)) $(ARGS) $(FOLDER)
 
 # Looks for bytes that a parser does not expect; `make fuzz ARGS="--target pickle --runs 1000000"`. Without: all parsers.
 fuzz: $(VENV)/.fuzz

@@ -73,6 +73,12 @@ def count_noun(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
+def describe_last_words(log: Path) -> str:
+    """For the end of a sentence about a process that failed."""
+    said = last_line(log)
+    return f"it said last: {said}" if said else "it has said nothing"
+
+
 def last_line(log: Path) -> str:
     """What a process said last in its log, shortened; empty where it said nothing."""
     try:

@@ -1,4 +1,4 @@
-"""What every test has: one thread, no other machine unless it is marked `real`, and the small world."""
+"""What every test has: one thread, time, no other machine unless it is marked `real`, and the small world."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from small_world import World
 
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be
+settings.load_profile("busy")
 torch.set_num_threads(1)  # tests run side by side, and one thread is what bit-for-bit is promised for
 collect_ignore_glob = ["*conftest.py", "helpers/*"]  # no doctests there
 connect = socket.socket.connect

@@ -42,6 +42,7 @@ THEORY_FILES = ("theory.json", "theory.png")
 NAMES = [*map(re.escape, (*RUN_FILES, *COMPARISON_FILES, *THEORY_FILES)), PICTURES]
 # A file of ours, one that was put aside, or one that a kill left half-written.
 OURS = re.compile(rf"(\.?)({'|'.join(NAMES)})(\.damaged|\.\d+\.tmp)?")
+HALF_WRITTEN = re.compile(r"\..+\.\d+\.tmp")
 
 
 def claim_folder(out: Path, force: bool) -> Path:
@@ -62,7 +63,10 @@ def claim_folder(out: Path, force: bool) -> Path:
 
 
 def find_foreign_file(folder: Path) -> Path | None:
-    """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand."""
+    """The first thing in a folder that no run or comparison wrote; a plan alone may have been written by hand.
+
+    A half-written file is a sign of ours: a kill may come within the first write.
+    """
     inside = list(folder.rglob("*"))
     for path in inside:
         if path.is_symlink() or not (
@@ -70,7 +74,7 @@ def find_foreign_file(folder: Path) -> Path | None:
         ):
             return path
     signs = ("rounds.jsonl", "deploy.toml", lock.NAME, *THEORY_FILES)
-    return None if any(path.name in signs for path in inside) else folder
+    return None if any(path.name in signs or HALF_WRITTEN.fullmatch(path.name) for path in inside) else folder
 
 
 def new_folder_name(stem: str) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import random
 import signal
 import socket
 import stat
@@ -21,7 +22,7 @@ from fedptr.runs.leftovers import remove_leftovers
 
 NAME = "lock"
 LONGEST = 10_000  # characters that are read of a lock
-TRIES, PAUSE = 5, 0.02  # seconds
+TRIES, PAUSE = 5, 0.02  # looks at a folder that is in use, and the seconds between two, on average
 
 
 class NoLockError(UserError):
@@ -45,15 +46,14 @@ def locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     with open_lock(folder, os.O_RDWR | os.O_CREAT) as file:
-        for left in reversed(range(TRIES)):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if not left:
-                    words = f"{folder} is in use by {describe_holder(folder)}"
-                    raise UserError(f"{words}; wait for it, or choose another folder") from None
-                time.sleep(PAUSE)  # it may only be somebody who looks
+        left = TRIES
+        while not try_to_lock(file, fcntl.LOCK_EX):
+            left -= not try_to_lock(file, fcntl.LOCK_SH)  # where this succeeds, it was only somebody who looked
+            if not left:
+                words = f"{folder} is in use by {describe_holder(folder)}"
+                raise UserError(f"{words}; wait for it, or choose another folder") from None
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(random.uniform(0, 2 * PAUSE))  # another that waits like this must not do so in step
         file.truncate(0)
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         file.write(json.dumps(who))
@@ -77,8 +77,18 @@ def open_lock(folder: Path, flags: int) -> IO[str]:
     return open(descriptor, "r+" if flags & os.O_RDWR else "r", encoding="utf-8", errors="replace")
 
 
+def try_to_lock(file: IO[str], how: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+
+
 def is_folder_in_use(folder: Path) -> bool:
-    """Whether a process holds the folder. To look is to hold it for an instant, for which `locked` waits."""
+    """Whether a process holds the folder. To look is to share it for an instant; `locked` waits for the end of that."""
     import fcntl
 
     try:

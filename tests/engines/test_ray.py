@@ -363,6 +363,7 @@ def test_ctrl_c_saves_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
         )
         try:
             until(lambda b=before, p=process: rounds_written(out) > b + 3 or p.poll() is not None, "the next rounds")
+            assert process.poll() is None, process.communicate()[1].decode()
             assert len(marked(mark)) > 3
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
             err = process.communicate(timeout=PATIENCE)[1].decode()

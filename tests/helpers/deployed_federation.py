@@ -10,18 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
-from wait_until import PATIENCE, until
+from wait_until import PATIENCE, end_of, until
 
 from fedptr.data.split import Split
 from fedptr.engines.flower.setup import launch_run
 from fedptr.engines.flower.setup.init_federation import Federation, init_federation
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import whole_lines
+
+T = TypeVar("T")
 
 
 def free_port() -> int:
@@ -58,8 +60,10 @@ class Federation3:
         return process
 
     def start_server(self) -> None:
-        self.start("superlink", self.server / "superlink.sh")
-        until(self.listens, "the SuperLink")
+        process = self.start("superlink", self.server / "superlink.sh")
+        self.until(lambda: self.listens() or process.poll() is not None, f"a SuperLink on port {self.port}")
+        words = f"the SuperLink ended with {process.returncode}{end_of(self.folder / 'superlink.log')}"
+        assert process.poll() is None, words
 
     def start_node(self, name: str) -> None:
         self.start(name, self.folder / "nodes" / name / "supernode.sh")
@@ -111,11 +115,15 @@ class Federation3:
     def rounds(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in whole_lines(self.run)]
 
+    def until(self, true: Callable[[], T], what: str) -> T:
+        """Waits; where it does not come, the message has the ends of all logs."""
+        return until(true, what, logs=sorted(self.folder.glob("*.log")))
+
     def reach(self, round_: int) -> None:
-        until(lambda: len(self.rounds()) >= round_, f"round {round_}")
+        self.until(lambda: len(self.rounds()) >= round_, f"round {round_}")
 
     def summary(self) -> dict[str, Any]:
-        until(lambda: (self.run / "summary.json").exists(), "the end of the run")
+        self.until(lambda: (self.run / "summary.json").exists(), "the end of the run")
         return dict(json.loads((self.run / "summary.json").read_text()))
 
     def log(self, what: str) -> str:

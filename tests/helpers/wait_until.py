@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+LINES = 20  # of a log
 PATIENCE = 600.0  # seconds; the machine may be slow or busy, so only what hangs takes longer
 
 
-def until(true: Callable[[], T], what: str, every: float = 0.05) -> T:
-    """What it is, as soon as it is true."""
+def until(true: Callable[[], T], what: str, every: float = 0.05, logs: Sequence[Path] = ()) -> T:
+    """What it is, as soon as it is true. Where that does not come, the ends of the logs are shown."""
     end = time.monotonic() + PATIENCE
     while not (found := true()):
-        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:g} s"
+        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:g} s{''.join(map(end_of, logs))}"
         time.sleep(every)
     return found
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a log, for a message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines() or ["(empty)"]
+    except OSError as error:
+        lines = [str(error)]
+    return "\n".join([f"\n--- the end of {log}:", *lines[-LINES:]])
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedptr.engines.flower.patches.pull_pauses import shorten_pull_pauses
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deployed_run import serve_run
+from fedptr.engines.flower.server.end_with_superlink import end_with_superlink
 from fedptr.errors import ClientError, UserError
 
 app = ServerApp()
@@ -19,6 +20,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     shorten_pull_pauses()
+    end_with_superlink()
     folder = Path(str(context.run_config["folder"]))
     try:
         summary = serve_run(grid, folder)

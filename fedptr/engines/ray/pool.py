@@ -17,12 +17,20 @@ from fedptr.compute.choose import count_cores
 from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError
-from fedptr.messages import install_command
+from fedptr.messages import install_command, print_notice
 
 # No usage statistics are sent. Workers get the normal priority, where Ray gives the lowest. Ray does not mention
-# graphics cards, which are not used. The user's own environment takes precedence.
-ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-CONNECT = 10  # seconds for a cluster to answer
+# graphics cards, which are not used. On a busy machine, a worker has ten minutes to start, where Ray gives it one. The
+# user's own environment takes precedence.
+ENV = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+}
+CONNECT = 30  # seconds for a cluster to answer
+STARTS = 5  # attempts to start Ray, which gives itself half a minute each time
+TOO_SLOW = "timed out during startup"  # in Ray's message
 SETTINGS = 4  # the type of the first frame of each side of HTTP/2
 
 
@@ -112,10 +120,23 @@ def start_or_join_ray(ray: Any, machine: MachinePlan) -> None:
             ray.init(machine.ray_address, **quiet)
         else:  # not None, which may be a cluster named by the environment
             cpus = machine.workers * threads_per_worker(machine) or max(count_cores(), threads_per_worker(machine))
-            ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
+            start_ray(ray, {"num_cpus": cpus, "include_dashboard": False, **quiet})
     except Exception as error:  # no cluster, another version of Ray or Python, no room …
         where = f"connect to {machine.ray_address}" if machine.ray_address else "start on this machine"
         raise UserError(f"Ray cannot {where}: {last_line_of_error(error)}") from error
+
+
+def start_ray(ray: Any, settings: dict[str, Any]) -> None:
+    """Starts Ray on this machine; again where the machine was too busy for the time that Ray allows for it."""
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init("local", **settings)
+            return
+        except Exception as error:
+            if TOO_SLOW not in str(error) or not left:
+                raise
+            print_notice("Ray did not start within the time it has, as the machine is busy; trying again")
+            ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def start_worker(place: Path, folder: Path, stream: socket.socket) -> None:
     until = time.monotonic() + START
     while not try_to_connect(stream, place):
         if process.poll() is not None or time.monotonic() > until:
-            raise ReplyError(f"has a worker that did not start: {last_line(place / LOG)}")
+            raise ReplyError(f"has a worker that did not start: {last_line(place / LOG) or 'it has said nothing'}")
         time.sleep(0.05)
 
 

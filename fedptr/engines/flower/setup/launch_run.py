@@ -30,7 +30,7 @@ ENV = {
 }
 LOST = 20.0  # seconds without a server in the run folder before it counts as dead
 START = 300.0  # seconds for Flower to start the server
-CONNECT = 60.0  # seconds for a SuperLink to answer a registration
+CONNECT = 60.0  # seconds for a SuperLink to answer a registration or a run
 
 
 def write_run_folder(server: Path, out: Path) -> None:
@@ -53,7 +53,8 @@ def submit_run(out: Path) -> None:
     write_flower_config(server, Path(link.home))
     if link.nodes:
         register_keys(server)
-    call_flwr(server, "run", link.app, CONNECTION, "--run-config", f"folder={json.dumps(str(out.absolute()))}")
+    folder = f"folder={json.dumps(str(out.absolute()))}"
+    call_flwr(server, "run", link.app, CONNECTION, "--run-config", folder, patience=CONNECT)
 
 
 def write_flower_config(server: Path, home: Path) -> None:

@@ -24,7 +24,7 @@ from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import launch_run, templates
 from fedptr.engines.ray import pool
 from fedptr.errors import UserError
-from fedptr.messages import last_line
+from fedptr.messages import describe_last_words
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import draw_split, load_data
 from fedptr.runs.folder import claim_folder
@@ -32,7 +32,7 @@ from fedptr.runs.progress import show_progress
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import read_finished
 
-START = 300.0  # seconds for the SuperLink to listen
+START = 600.0  # seconds for the SuperLink to listen, on a very busy machine
 
 
 def simulate_run(path: Path, out: Path, force: bool) -> Record:
@@ -59,7 +59,15 @@ def simulate_run(path: Path, out: Path, force: bool) -> Record:
             folder = f"folder={json.dumps(str(out.absolute()))}"
             app = str(Path(scratch) / "app")
             launch_run.call_flwr(
-                Path(scratch), "run", app, launch_run.CONNECTION, "--federation-config", size, "-c", folder
+                Path(scratch),
+                "run",
+                app,
+                launch_run.CONNECTION,
+                "--federation-config",
+                size,
+                "-c",
+                folder,
+                patience=launch_run.CONNECT,
             )
             launch_run.follow_run(out, show)
     return read_finished(out)[0]
@@ -86,11 +94,7 @@ def start_superlink(scratch: Path) -> Iterator[int]:
     with open(scratch / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, cwd=empty, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + START
-        while not is_listening(port):
-            if process.poll() is not None or time.monotonic() > until:
-                raise UserError(f"Flower's SuperLink did not start: {last_line(scratch / 'log')}")
-            time.sleep(0.2)
+        wait_for_superlink(process, port, scratch / "log")
         yield port
     finally:
         process.terminate()
@@ -99,6 +103,20 @@ def start_superlink(scratch: Path) -> Iterator[int]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def wait_for_superlink(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Returns when it listens; raises with what it said last."""
+    until = time.monotonic() + START
+    while not is_listening(port):
+        if process.poll() is not None:
+            why = f"ended with exit code {process.returncode} before it listened on port {port}"
+        elif time.monotonic() > until:
+            why = f"did not listen on port {port} within {START:g} s"
+        else:
+            time.sleep(0.2)
+            continue
+        raise UserError(f"Flower's SuperLink {why}; {describe_last_words(log)}")
 
 
 def is_listening(port: int) -> bool:
