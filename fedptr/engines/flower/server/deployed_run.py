@@ -68,7 +68,7 @@ def serve_run(grid: Grid, folder: Path) -> Record:
     plan, rules = load_plan(folder), deploy_plan.read_deploy_plan(folder)
     with locked(folder):
         experiment, attempt = count_start(folder)
-        server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
+        server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll, experiment), experiment, attempt)
         same = {"plan": identity_text(plan), "experiment": experiment}
         start, history = load_newest_checkpoint(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:

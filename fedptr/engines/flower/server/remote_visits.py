@@ -77,7 +77,9 @@ class RemoteCohort:
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
-        ask = self.ask_for_sum if self.privacy.secure and not evaluating else self.ask_each
+        masked = self.privacy.secure and not evaluating
+        self.courier.limit.allow(measure_replies(request, masked))
+        ask = self.ask_for_sum if masked else self.ask_each
         visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
         for i, reason in failures.items():
             dropped[i] = f"{self.roster.members[i].name} {reason}"
@@ -210,3 +212,12 @@ class RemoteCohort:
     def make_visit(self, reply: State, words: Mapping[str, Any], site: Site, seconds: float) -> Visit:
         version = torch.tensor([site.round + 1, self.attempt])
         return Visit(reply, {VERSION: version}, read_log(words.get("log")), seconds)
+
+
+def measure_replies(request: Request, masked: bool) -> int:
+    """The bytes of a reply's arrays; masked numbers have eight each, and one more for the weight."""
+    total = 0
+    for entry in request.expected.values():
+        each = 8 if masked or entry.dtype is None else entry.dtype.itemsize
+        total += each * (math.prod(entry.shape) + 1)
+    return total

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.reply_limit import ReplyLimit
 from fedptr.errors import ReplyError
 
 TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
@@ -35,8 +36,8 @@ class Answers:
 
 
 class Courier:
-    def __init__(self, grid: Grid, poll: float = 0.1) -> None:
-        self.grid, self.poll = grid, poll
+    def __init__(self, grid: Grid, poll: float = 0.1, experiment: str = "") -> None:
+        self.grid, self.poll, self.limit = grid, poll, ReplyLimit(experiment)
         self.owed: dict[str, tuple[int, float]] = {}  # message -> node, and when it expires
         self.late = 0  # answers that came after their deadline
         self.seen: tuple[float, set[int]] = (-1e9, set())
@@ -110,6 +111,10 @@ class Courier:
     def sort_reply(self, node: int, message: Message, nonce: str, answers: Answers) -> None:
         try:
             parcel = from_records(message.content)
+            if (
+                sum(len(block.data) for block in parcel.blocks.values()) > self.limit.bytes
+            ):  # an array may be sent twice
+                raise ReplyError("sent a reply that is larger than agreed")
         except ReplyError as error:
             answers.failures[node] = str(error)
             return
