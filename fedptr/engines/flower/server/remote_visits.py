@@ -146,8 +146,13 @@ class RemoteCohort:
             self.roster.nodes[i]: Parcel({**order.words, **more, "weight": weights[i]}, order.blocks)
             for i, order in orders.items()
         }
+        clients = {self.roster.nodes[i]: i for i in orders}
+
+        def check(node: int, words: Mapping[str, Any]) -> None:
+            self.check_words(words, sites[clients[node]])  # after this it is in the sum
+
         try:
-            got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout)
+            got = collect_mean(self.courier, to_nodes, shapes, self.rules.round_timeout, check)
             mean = {
                 name: torch.from_numpy(value).reshape(entry.shape).to(x.device, entry.dtype)
                 for name, entry, value in zip(names, entries, got.mean, strict=True)
@@ -156,7 +161,6 @@ class RemoteCohort:
                 mean["w"] = x + mean["w"]
             check_reply(mean, request.expected)
             self.check_bounds(mean, request)
-            clients = {self.roster.nodes[i]: i for i in orders}
             visits = {
                 clients[node]: self.make_visit(
                     mean, words, sites[clients[node]], self.check_words(words, sites[clients[node]])
