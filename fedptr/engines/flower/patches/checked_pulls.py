@@ -39,6 +39,9 @@ FLOWER = (
 )
 
 
+LOST = (3, 4, 5)  # of ErrorCode: a question, a reply, a node is gone
+
+
 class LargeReplyError(Exception):
     """A reply is larger than agreed."""
 
@@ -69,7 +72,7 @@ def pull_messages(grid: Any, message_ids: Iterable[str]) -> list[Message]:
 def pull_reply(grid: Any, proto: Any, tree: Any) -> Message:
     """One reply, or an error in its place."""
     from flwr.app.message import make_message
-    from flwr.common.constant import ErrorCode
+    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.common.serde import metadata_from_proto
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -91,9 +94,12 @@ def pull_reply(grid: Any, proto: Any, tree: Any) -> Message:
         raise
     except Exception as error:  # whatever a node can put into a reply
         words = str(error) if isinstance(error, LargeReplyError) else f"its reply cannot be read: {error}"
-        return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, words[:300]))
+        return make_message(metadata, error=Error(ErrorCode.UNKNOWN, words[:300]))
     if built.has_error():
-        return make_message(metadata, error=Error(built.error.code, str(built.error.reason or "")[:500]))
+        code = built.error.code
+        if metadata.src_node_id != SUPERLINK_NODE_ID and code in LOST:  # only the SuperLink says that
+            code = ErrorCode.UNKNOWN
+        return make_message(metadata, error=Error(code, str(built.error.reason or "")[:500]))
     return make_message(metadata, built.content)
 
 

@@ -174,6 +174,10 @@ class Uploads:
             if upload is not None:
                 upload.missing.discard(part)
 
+    def forget(self, question: str) -> None:
+        with self.lock:
+            self.by_question.pop(question, None)
+
     def is_complete(self, question: str) -> bool:
         """Whether all parts of its reply are here; so it is where nothing is known of a reply."""
         with self.lock:
@@ -214,7 +218,7 @@ class Uploads:
         return pull_messages
 
 
-def limit_sizes() -> None:
+def limit_sizes() -> Uploads:
     """The SuperLink that this process starts keeps the limits."""
     from flwr.superlink import main as superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -226,3 +230,4 @@ def limit_sizes() -> None:
     fleet_handlers.push_messages = uploads.limit_announcements(fleet_handlers.push_messages)
     fleet_handlers.push_object = uploads.limit_parts(fleet_handlers.push_object)
     runtime_handlers.pull_messages = uploads.hide_incomplete(runtime_handlers.pull_messages)
+    return uploads

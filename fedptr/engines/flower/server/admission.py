@@ -27,6 +27,7 @@ class Admission:
         self.experiment, self.own = experiment, own
         self.agreed: Agreement | None = None
         self.record: dict[str, Any] = {}
+        self.left_out: dict[int, str] = {}  # client -> why, for the status
 
     def agree_with_nodes(self, agreed: Agreement | None) -> Agreement:
         """Waits for the first nodes, and agrees with them if there is no agreement yet."""
@@ -116,7 +117,7 @@ class Admission:
     def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
         more = {name: record[name] for name in ("round", "test_accuracy", "dropped") if name in record}
-        status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, **more)
+        status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, self.left_out, **more)
 
 
 def image_shape(own: Dataset | None) -> tuple[int, ...]:

@@ -159,6 +159,8 @@ def next_round_that_counts(
     until = time.monotonic() + rules.patience
     t = 0 if run is None else run.round
     while True:
+        remote.rests.begin_turn()
+        admission.left_out = remote.rests.describe_all()
         admission.wait_for_nodes(until, t, run.record if run else {})
         try:
             sizes = remote.roster.sizes()

@@ -18,9 +18,10 @@ from fedptr.core.client_scores import check_scores
 from fedptr.core.method import Method, Site
 from fedptr.core.visit import Purpose, Request, Visit, VisitResults, check_reply
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.rests import Rests
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement
-from fedptr.engines.flower.wire.courier import Courier
+from fedptr.engines.flower.wire.courier import OFFLINE, Courier
 from fedptr.engines.flower.wire.diagnostics import read_log
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
@@ -49,6 +50,7 @@ class RemoteCohort:
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
     privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
+    rests: Rests = field(default_factory=Rests)
 
     def visit_cohort(
         self,
@@ -64,16 +66,16 @@ class RemoteCohort:
         orders: dict[int, Parcel] = {}
         online, busy = self.courier.online_nodes(), self.courier.busy_nodes()
         blocks = state_to_blocks(request.msg)
+        # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
+        least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
+        free = [i for i in sites if self.roster.nodes.get(i, -1) in online - busy]
+        chosen = self.rests.choose_to_ask(free, least)
         for i, site in sites.items():
-            node = self.roster.nodes.get(i, -1)
-            if node not in online or node in busy:
-                what = "is offline" if node not in online else "is busy with an earlier round"
-                dropped[i] = f"{self.roster.members[i].name} {what}"
+            if i not in chosen:
+                dropped[i] = f"{self.roster.members[i].name} {self.why_not_asked(i, i in free, online)}"
             else:
                 words = self.make_order(request.purpose, site, i, states.get(i))
                 orders[i] = Parcel(words, {**blocks, **state_to_blocks(request.own.get(i, {}))})
-        # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
-        least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
@@ -83,8 +85,11 @@ class RemoteCohort:
         visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
         for i, reason in failures.items():
             dropped[i] = f"{self.roster.members[i].name} {reason}"
+            if reason != OFFLINE:
+                self.rests.note_failure(i, reason)
             if "lost its state" in reason and self.rules.lost_state == "anew":
                 self.anew.add(i)
+        self.rests.note_replies(visits)
         if evaluating:  # nothing was kept, and nobody's failure stops the run
             return visits, dict(sorted(dropped.items()))
         self.anew -= set(visits)
@@ -96,6 +101,11 @@ class RemoteCohort:
                 f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})"
             )
         return visits, dict(sorted(dropped.items()))
+
+    def why_not_asked(self, i: int, free: bool, online: set[int]) -> str:
+        if free:
+            return self.rests.describe(i)
+        return "is offline" if self.roster.nodes.get(i, -1) not in online else "is busy with an earlier round"
 
     def ask_each(
         self, method: Method, request: Request, orders: Mapping[int, Parcel], sites: Mapping[int, Site]

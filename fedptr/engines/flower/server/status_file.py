@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from fedptr.engines.flower.server.roster import Roster
 NAME = "status.json"
 
 
-def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
+def write_status(
+    folder: Path, roster: Roster, online: set[int], phase: str, left_out: Mapping[int, str], **more: Any
+) -> None:
     """`phase` is a few words: waiting for nodes, round 3, stopped …"""
     nodes = [
         {
@@ -24,6 +27,7 @@ def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **m
             "samples": member.size,
             "online": roster.nodes.get(i) in online,
             "last_seen": roster.seen.get(i),
+            "left_out": left_out.get(i),
         }
         for i, member in sorted(roster.members.items())
     ]

@@ -61,6 +61,9 @@ def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool
         seen = "now" if here else format_age(node["last_seen"])
         table.add_row(str(node["number"]), node["name"], str(node["samples"]), "yes" if here else "no", seen)
     console.print(table)
+    for node in now["nodes"]:
+        if node.get("left_out"):
+            console.print(f"client {node['number']}: {node['name']} {node['left_out']}", markup=False)
     for who, why in now.get("dropped", {}).items():
         console.print(f"last round without client {who}: {why}", markup=False)
     for reason in now.get("refused", []):

@@ -24,6 +24,8 @@ TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": Mes
 LOOK = 2.0  # seconds between two checks who is online
 FRESH = 5  # polls for which a check who is online stays valid
 LAZY = 0.05  # of the time waited so far, between two checks for replies: a long round needs fewer
+OFFLINE = "went offline"
+LOST = (3, 5)  # Flower's errors for a question, and a node, that is gone
 GRACE = 60.0  # seconds for which a late answer is still counted
 
 
@@ -84,7 +86,8 @@ class Courier:
             for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None and message.has_error():
-                    failures[node] = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+                    words = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+                    failures[node] = OFFLINE if message.error.code in LOST else words
                 elif node is not None:
                     replies[node] = message
             now = time.monotonic()
@@ -133,5 +136,5 @@ def drop_offline_nodes(waiting: dict[str, int], online: Iterable[int], failures:
     there = set(online)
     for name, node in list(waiting.items()):
         if node not in there:
-            failures[node] = "went offline"
+            failures[node] = OFFLINE
             del waiting[name]
