@@ -10,15 +10,21 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
+from flwr.app import Error
+from flwr.app.message import make_message
 from simulated_nodes import Lab
 from small_plans import plan_for
 
 from fedptr.cli.main import main
 from fedptr.engines.flower.patches import returning_nodes
 from fedptr.engines.flower.patches.returning_nodes import QUIET, Deliveries
-from fedptr.engines.flower.patches.secagg_node import make_error_reply
 
 pytestmark = pytest.mark.real
+
+
+def crashed(reply: Any) -> Any:
+    """What the server gets in place of this reply."""
+    return make_message(reply.metadata, error=Error(8, "its worker crashed"))
 
 
 def test_a_node_that_keeps_failing_is_left_out_for_longer_and_longer(
@@ -37,7 +43,7 @@ def test_a_node_that_keeps_failing_is_left_out_for_longer_and_longer(
             shown.append(" ".join(capsys.readouterr().out.split()))
         if node == 103:
             asked.append(int(message.metadata.group_id))
-        return make_error_reply(message, "its worker crashed") if node == 103 and len(asked) <= 4 else message
+        return crashed(message) if node == 103 and len(asked) <= 4 else message
 
     lab.serve(lab.grid(crash))
     assert asked == [1, 2, 4, 7, 12, 13]
@@ -76,7 +82,7 @@ def test_if_too_few_are_well_the_others_are_asked_nevertheless(tmp_path: Path) -
         if node == 103 and message.metadata.message_type == "train":
             count += 1
             if count <= 4:
-                return make_error_reply(message, "its worker crashed")
+                return crashed(message)
         return message
 
     lab.serve(lab.grid(crash))

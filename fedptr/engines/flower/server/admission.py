@@ -9,6 +9,7 @@ from typing import Any
 from fedptr.data.dataset import Dataset
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.events import note_event
 from fedptr.engines.flower.server.roster import Roster, read_offer
 from fedptr.engines.flower.wire.agreement import Agreement, Offer, make_agreement
 from fedptr.engines.flower.wire.courier import Courier
@@ -66,7 +67,7 @@ class Admission:
         hello = Parcel({"kind": "hello", "protocol": PROTOCOL, "experiment": self.experiment})
         answers = self.courier.ask_nodes("hello", dict.fromkeys(new, hello), GREETING)
         for node, reason in answers.failures.items():
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {reason}"))
+            self.refuse(node, f"a node was not taken in: it {reason}")
         return {node: parcel.words for node, parcel in answers.parcels.items() if self.is_readable(node, parcel.words)}
 
     def is_readable(self, node: int, words: dict[str, Any]) -> bool:
@@ -74,7 +75,7 @@ class Admission:
             read_offer(words, self.rules.max_samples)
             return True
         except ReplyError as error:
-            print_notice(self.roster.refuse(node, f"a node was not taken in: it {error}"))
+            self.refuse(node, f"a node was not taken in: it {error}")
             return False
 
     def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
@@ -91,9 +92,7 @@ class Admission:
             if offer.shape != shape or strange:
                 what = f"the class {strange[0]!r}" if strange else f"images of {'×'.join(map(str, offer.shape))}"
                 other = f"the agreed classes are {', '.join(given[:20])}" if strange else f"{'×'.join(map(str, shape))}"
-                print_notice(
-                    self.roster.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}")
-                )
+                self.refuse(node, f"node {offer.name} was refused: it has {what}, not fitting: {other}")
                 del offered[node]
             else:
                 fitting.append(offer)
@@ -103,9 +102,15 @@ class Admission:
         assert self.agreed is not None
         try:
             member = self.roster.admit(node, words, self.agreed, self.courier.online_nodes(), self.rules.max_samples)
-            print_notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
+            told = f"joined as client {member.number} with {member.size} samples"
+            print_notice(f"node {member.name} {told}")
+            note_event(self.folder, "joined", member.name, f"{told}; Flower's number {node}")
         except (UserError, ReplyError) as error:
-            print_notice(self.roster.refuse(node, f"refused: {error}"))
+            self.refuse(node, f"refused: {error}")
+
+    def refuse(self, node: int, words: str) -> None:
+        print_notice(self.roster.refuse(node, words))
+        note_event(self.folder, "refused", f"Flower's number {node}", words)
 
     def pause_or_give_up(self, until: float, here: int) -> None:
         self.write_status(f"waiting for nodes: {here} of {self.rules.min_nodes} are here")

@@ -32,6 +32,7 @@ from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.server.admission import Admission
 from fedptr.engines.flower.server.deploy_plan import DeployPlan
+from fedptr.engines.flower.server.events import note_event
 from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement, make_empty_dataset, translate_dataset
@@ -169,6 +170,8 @@ def next_round_that_counts(
             asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, plan.privacy, tests)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
+            for i, why in record.get("dropped", {}).items():
+                note_event(server.folder, "dropped", f"client {i}", f"round {t + 1}: {why}")
             if server.courier.late > late:
                 record["late"] = server.courier.late - late
             due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
@@ -181,6 +184,7 @@ def next_round_that_counts(
                 words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
                 raise UserError(f"{words}; check the nodes, then resume with `fedptr resume {server.folder}`") from None
             print_notice(f"round {t + 1} does not count and is repeated: {error}")
+            note_event(server.folder, "repeated", f"round {t + 1}", str(error))
             time.sleep(min(5.0, rules.poll * 10))
 
 
