@@ -69,7 +69,7 @@ class RemoteCohort:
         # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
         least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
         free = [i for i in sites if self.roster.nodes.get(i, -1) in online - busy]
-        chosen = self.rests.choose_to_ask(free, least)
+        chosen = self.rests.choose_to_ask(free, max(least, 2 if self.privacy.secure and not evaluating else 0))
         for i, site in sites.items():
             if i not in chosen:
                 dropped[i] = f"{self.roster.members[i].name} {self.why_not_asked(i, i in free, online)}"
