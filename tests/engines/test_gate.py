@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,14 +99,11 @@ def test_another_user_may_not(port: int) -> None:
 @linux
 def test_a_request_whose_sender_has_gone_is_refused(port: int) -> None:
     """It is not known any more who it was; its port may be another's by now."""
-    reached: list[str] = []
-    before = superlink_gate.is_own_user
+    before_table = peer_user.find_peer_user
 
     def look_late(client: Any, server: Any) -> bool:
         link.close()
-        time.sleep(0.2)
-        reached.append("looked up")
-        before(client, server)
+        until(lambda: before_table(client, server) is None, "the end of the connection")
         return True  # as if a process of ours had got the port
 
     with pytest.MonkeyPatch.context() as patch, socket.create_connection(("127.0.0.1", port)) as link:

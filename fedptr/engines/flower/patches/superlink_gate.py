@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -84,9 +86,11 @@ def is_ours(scope: Scope, receive: Any) -> bool:
     """
     if not is_own_user(tuple(scope["client"]), tuple(scope["server"])):
         return False
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)  # of uvicorn
+    transport: Any = getattr(getattr(receive, "__self__", None), "transport", None)  # of uvicorn
     try:
-        return transport is not None and transport.get_extra_info("socket").getpeername()[1] == scope["client"][1]
+        own = transport.get_extra_info("socket").fileno()  # what uvloop gives for it remembers its peer for ever
+        with socket.socket(fileno=os.dup(own)) as still:
+            return bool(still.getpeername()[1] == scope["client"][1])
     except (OSError, AttributeError):
         return False
 
