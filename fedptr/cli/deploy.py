@@ -29,6 +29,15 @@ def add_parser(commands: Commands) -> None:
     add.add_argument("--data", default="", metavar="DATA", help="its data: a path or a named dataset")
     add.set_defaults(handler=add_command)
 
+    for word, help_, handler in (
+        ("remove", "take a node's key from it: it is not let in any more", remove_command),
+        ("rotate", "make a new key for a node; the old one is not let in any more", rotate_command),
+    ):
+        part = parts.add_parser(word, help=help_)
+        part.add_argument("server", metavar="SERVER", help="the server's folder; the SuperLink must be running")
+        part.add_argument("name", metavar="NAME", help="the node's name")
+        part.set_defaults(handler=handler)
+
     check = parts.add_parser("check", help="find problems before a run starts")
     check.add_argument("folder", metavar="DIR", help="of the server or of a node")
     check.set_defaults(handler=check_command)
@@ -120,6 +129,28 @@ def add_command(args: argparse.Namespace) -> int:
         except UserError as error:
             print(f"its key will be registered with the next `fedptr deploy run` or `fedptr resume` ({error})")
     print(f"ready: {folder}; copy it to the node's machine and start supernode.sh there")
+    return 0
+
+
+def remove_command(args: argparse.Namespace) -> int:
+    require_flower()
+    from fedptr.engines.flower.setup.launch_run import remove_node, write_flower_config
+
+    server = Path(args.server)
+    write_flower_config(server, server / "flower")
+    remove_node(server, args.name)
+    print(f"the key of {args.name} is not let in any more; `fedptr deploy rotate {server} {args.name}` makes a new one")
+    return 0
+
+
+def rotate_command(args: argparse.Namespace) -> int:
+    require_flower()
+    from fedptr.engines.flower.setup.launch_run import rotate_key, write_flower_config
+
+    server = Path(args.server)
+    write_flower_config(server, server / "flower")
+    key = rotate_key(server, args.name)
+    print(f"ready: {key} and key.pub; put them into the node's folder, start supernode.sh again, and delete this copy")
     return 0
 
 

@@ -13,7 +13,6 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[flower]'")
 
-from flwr.app import ConfigRecord
 from simulated_nodes import Lab
 from small_plans import TABLES, in_process
 
@@ -149,32 +148,6 @@ def test_a_node_that_is_lost_on_the_way_is_left_out_of_the_sum(
         assert list(dropped or {}) == ["2"]
         assert "did not answer" in (dropped or {})["2"]
         assert not torch.allclose(models[0], full, atol=20 * rounding_step(RANGE))
-
-
-RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
-    "no key": ("setup", {"pk1": b"x", "pk2": 3}),
-    "keys that are none": ("share", {"dsts": [7], "ctxts": [b"x"]}),
-    "another shape": ("collect", {"masked_params": [b"rubbish"]}),
-    "nothing": ("collect", {"other": 1}),
-    "shares of strangers": ("unmask", {"nids": [5], "shares": [b"x"]}),
-}
-
-
-@pytest.mark.parametrize("what", RUBBISH)
-def test_rubbish_from_one_node_is_named_and_does_not_stop_the_others(what: str, tmp_path: Path) -> None:
-    which, content = RUBBISH[what]
-
-    def change(node: int, message: Any) -> Any:
-        if node == 103 and stage(message) == which:
-            message.content.config_records[RECORD] = ConfigRecord(content)
-        return message
-
-    lab = lab_of(tmp_path, plan_for(run={"rounds": 2, "on_failure": "drop"}), "min_replies = 2\n")
-    lab.serve(lab.grid(change))
-    dropped = [record.get("dropped", {}) for record in lab.records()]
-    assert len(dropped) == 2
-    if which != "unmask":
-        assert all("sent" in reasons["2"] for reasons in dropped)
 
 
 def test_with_a_majority_gone_nothing_is_learnt_and_the_run_stops(tmp_path: Path) -> None:

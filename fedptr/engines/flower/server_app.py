@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedptr.engines.flower.patches.checked_pulls import check_pulls
 from fedptr.engines.flower.patches.pull_pauses import shorten_pull_pauses
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deployed_run import serve_run
@@ -21,6 +22,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     shorten_pull_pauses()
     end_with_superlink()
+    check_pulls()
     folder = Path(str(context.run_config["folder"]))
     try:
         summary = serve_run(grid, folder)

@@ -19,7 +19,7 @@ from fedptr.engines.flower.patches.supernode_loop import patch_loop
 from fedptr.engines.flower.superexec import run_own_programs
 
 INNER = "--inner"  # the first argument of the process that is the SuperNode
-AGAIN = 5  # seconds until it is started again
+AGAIN = 3  # seconds until it is started again
 
 
 def main() -> int:

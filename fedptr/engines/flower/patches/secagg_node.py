@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedptr.engines.flower.patches.flower_code import FlowerCode
+from fedptr.engines.flower.patches.secagg_checks import STATE, find_unopened
 from fedptr.engines.flower.patches.secagg_masks import NODE, import_with_masks
 
 RECORD = "secaggplus_configs"  # every message of the protocol has a record of this name
+NONCE = "nonce"  # a record of ours: what the server sends in it comes back with the reply
+ACCUSED = "accused"  # an entry of ours: whose shares this node cannot open
 FLOWER = (
     FlowerCode(
         "flwr.common.secure_aggregation.secaggplus_constants",
@@ -46,8 +49,20 @@ def belongs_to_protocol(message: Message) -> bool:
 
 
 def answer_masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Lets Flower answer a message of the protocol; `call_next` trains when it is asked for the numbers."""
-    reply: Message = import_with_masks(NODE).secaggplus_mod(message, context, call_next)
+    """Lets Flower answer a message of the protocol; `call_next` trains when it is asked for the numbers.
+
+    Before that, shares of others that cannot be opened are told to the server. Flower would fail because of them.
+    """
+    configs, nonce = message.content.config_records[RECORD], message.content.config_records.get(NONCE)
+    bad = []
+    if configs.get("stage") == "collect_masked_vectors" and STATE in context.state.config_records:
+        bad = find_unopened(configs, context.state.config_records[STATE])
+    if bad:
+        reply = Message(RecordDict({RECORD: ConfigRecord({ACCUSED: bad})}), reply_to=message)
+    else:
+        reply = import_with_masks(NODE).secaggplus_mod(message, context, call_next)
+    if nonce is not None and reply.has_content():
+        reply.content[NONCE] = nonce
     return reply
 
 

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from flwr.common import FitIns, Parameters, parameters_to_ndarrays
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.common import Code, FitIns, FitRes, Parameters, Status, parameters_to_ndarrays
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
 from fedptr.engines.flower.patches.flower_code import FlowerCode
 from fedptr.engines.flower.patches.secagg_masks import SERVER, import_with_masks
+from fedptr.engines.flower.patches.secagg_node import RECORD
 
 WORKFLOW = "SecAggPlusWorkflow"
 FLOWER = (
@@ -64,11 +67,11 @@ def average_masked(
     return mean
 
 
-def check_readable(reply: Any) -> None:
-    """Reads a reply with masked numbers as Flower's stage does; raises where that would."""
-    from flwr.compat.common.recorddict_compat import recorddict_to_fitres
-
-    recorddict_to_fitres(reply.content, True)
+def make_plain_reply(reply: Message, parts: list[bytes]) -> Message:
+    """A node's masked numbers and nothing else of its reply; Flower reads the legacy FitRes, which is empty here."""
+    records: RecordDict = fitres_to_recorddict(FitRes(Status(Code.OK, ""), Parameters([], ""), 0, {}), False)
+    records[RECORD] = ConfigRecord({"masked_params": parts})
+    return make_message(reply.metadata, records)
 
 
 def make_context(nodes: list[int], number: int, mean: list[Any]) -> Any:

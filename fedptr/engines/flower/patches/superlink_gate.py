@@ -2,7 +2,9 @@
 
 A SuperLink answers nodes, the `flwr` command line and its own child processes on one port. Without Flower's account
 server the command line needs no key, so whoever reaches the port could submit an app, which means running code on the
-server, or register a node. With the gate, everything but the nodes' part answers to this machine only.
+server, or register a node. With the gate, everything but the nodes' part answers to this machine only, and there only
+to the user who runs the SuperLink, and root: other accounts of the machine can neither submit an app nor use the token
+of a child process, which they see in the list of processes.
 
 Flower checks that a node's request is signed with that node's key, and not whom the messages in it are from. So
 one node could answer in another's place. Here a push with a message from anybody else is refused and logged.
@@ -12,10 +14,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fedptr.engines.flower.patches.flower_code import FlowerCode
+from fedptr.engines.flower.wire.peer_user import is_own_user
 
 FLOWER = (
     FlowerCode(
@@ -40,31 +45,53 @@ Push = Callable[..., Any]
 
 
 class Gate:
-    """403 for requests from other machines to anything that is not for nodes."""
+    """403 for requests from other machines, and of other users, to anything that is not for nodes."""
 
     def __init__(self, app: Asgi) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or is_allowed(scope.get("path", ""), scope.get("client")):
+        path, client = scope.get("path", ""), scope.get("client")
+        if scope["type"] == "lifespan" or is_open(path) or (is_local(client) and is_ours(scope, receive)):
             await self.app(scope, receive, send)
             return
+        logging.getLogger("flwr").warning("fedptr: a request to %r from %s was refused", path[:80], client)
         await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": b"only on the server itself"})
 
 
-def is_allowed(path: str, client: tuple[str, int] | None) -> bool:
+def is_open(path: str) -> bool:
     """
-    >>> is_allowed("/v1/control/start-run", ("10.0.0.7", 5)), is_allowed("/v1/control/start-run", ("127.0.0.1", 5))
-    (False, True)
-    >>> is_allowed("/v1/fleet/pull", ("10.0.0.7", 5))
-    True
+    >>> is_open("/v1/fleet/pull"), is_open("/v1/control/start-run")
+    (True, False)
     """
-    if path.startswith(OPEN) and "/../" not in path:
-        return True
+    return path.startswith(OPEN) and "/../" not in path
+
+
+def is_local(client: tuple[str, int] | None) -> bool:
+    """
+    >>> is_local(("10.0.0.7", 5)), is_local(("127.0.0.1", 5)), is_local(None)
+    (False, True, False)
+    """
     try:
         return client is not None and ipaddress.ip_address(client[0]).is_loopback
     except ValueError:
+        return False
+
+
+def is_ours(scope: Scope, receive: Any) -> bool:
+    """Whether the process at the other end is one of this user's.
+
+    The connection must still be there afterwards: otherwise another process may have been looked up that has its port.
+    """
+    if not is_own_user(tuple(scope["client"]), tuple(scope["server"])):
+        return False
+    transport: Any = getattr(getattr(receive, "__self__", None), "transport", None)  # of uvicorn
+    try:
+        own = transport.get_extra_info("socket").fileno()  # what uvloop gives for it remembers its peer for ever
+        with socket.socket(fileno=os.dup(own)) as still:
+            return bool(still.getpeername()[1] == scope["client"][1])
+    except (OSError, AttributeError):
         return False
 
 

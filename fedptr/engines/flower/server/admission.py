@@ -9,6 +9,7 @@ from typing import Any
 from fedptr.data.dataset import Dataset
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.events import note_event
 from fedptr.engines.flower.server.first_agreement import sift_offers
 from fedptr.engines.flower.server.roster import Roster, read_offer
 from fedptr.engines.flower.wire.agreement import Agreement
@@ -29,6 +30,7 @@ class Admission:
         self.agreed: Agreement | None = None
         self.divided = ""  # what the first nodes do not agree about
         self.record: dict[str, Any] = {}
+        self.left_out: dict[int, str] = {}  # client -> why, for the status
 
     def agree_with_nodes(self, agreed: Agreement | None) -> Agreement:
         """Waits for the first nodes, and agrees with them if there is no agreement yet."""
@@ -78,11 +80,11 @@ class Admission:
         except ReplyError as error:
             self.refuse_unread(node, str(error))
         except UserError as error:
-            print_notice(self.roster.refuse(node, f"refused: {error}"))
+            self.refuse(node, f"refused: {error}")
         return False
 
     def refuse_unread(self, node: int, reason: str) -> None:
-        print_notice(self.roster.refuse(node, f"{self.roster.name_node(node)} was not taken in: it {reason}"))
+        self.refuse(node, f"{self.roster.name_node(node)} was not taken in: it {reason}")
 
     def try_to_agree(self, offered: dict[int, dict[str, Any]]) -> Agreement | None:
         """An agreement of the nodes that fit the plan, the server's data and each other; others are refused by name."""
@@ -91,7 +93,7 @@ class Admission:
         sifted = sift_offers([offers[node] for node in nodes], self.rules, self.own)
         self.divided = sifted.divided
         for place, reason in sifted.refused.items():
-            print_notice(self.roster.refuse(nodes[place], f"node {offers[nodes[place]].name} was refused: {reason}"))
+            self.refuse(nodes[place], f"node {offers[nodes[place]].name} was refused: {reason}")
             del offered[nodes[place]]
         return sifted.agreed
 
@@ -99,9 +101,15 @@ class Admission:
         assert self.agreed is not None
         try:
             member = self.roster.admit(node, words, self.agreed, self.courier.online_nodes(), self.rules)
-            print_notice(f"node {member.name} joined as client {member.number} with {member.size} samples")
+            told = f"joined as client {member.number} with {member.size} samples"
+            print_notice(f"node {member.name} {told}")
+            note_event(self.folder, "joined", member.name, f"{told}; Flower's number {node}")
         except (UserError, ReplyError) as error:
-            print_notice(self.roster.refuse(node, f"refused: {error}"))
+            self.refuse(node, f"refused: {error}")
+
+    def refuse(self, node: int, words: str) -> None:
+        print_notice(self.roster.refuse(node, words))
+        note_event(self.folder, "refused", f"Flower's number {node}", words)
 
     def pause_or_give_up(self, until: float, here: int) -> None:
         self.write_status(self.divided or f"waiting for nodes: {here} of {self.rules.min_nodes} are here")
@@ -115,4 +123,4 @@ class Admission:
         more = {
             name: record[name] for name in ("round", "test_accuracy", "dropped", "entries_left_out") if name in record
         }
-        status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, **more)
+        status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, self.left_out, **more)

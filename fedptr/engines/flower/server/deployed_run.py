@@ -32,6 +32,7 @@ from fedptr.data.to_samples import to_samples
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.server.admission import Admission
 from fedptr.engines.flower.server.deploy_plan import DeployPlan
+from fedptr.engines.flower.server.events import note_event
 from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement, make_empty_dataset, translate_dataset
@@ -69,7 +70,7 @@ def serve_run(grid: Grid, folder: Path) -> Record:
     plan, rules = load_plan(folder), deploy_plan.read_deploy_plan(folder)
     with locked(folder):
         experiment, attempt = count_start(folder)
-        server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll), experiment, attempt)
+        server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll, experiment), experiment, attempt)
         same = {"plan": identity_text(plan), "experiment": experiment}
         start, history = load_newest_checkpoint(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
@@ -170,6 +171,8 @@ def next_round_that_counts(
     until = time.monotonic() + rules.patience
     t = 0 if run is None else run.round - (not run.evaluated)
     while True:
+        remote.rests.begin_turn()
+        admission.left_out = remote.rests.describe_all()
         admission.wait_for_nodes(until, t, run.record if run else {})
         try:
             sizes = remote.roster.sizes()
@@ -179,6 +182,8 @@ def next_round_that_counts(
             asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, privacy, tests)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
+            for i, why in record.get("dropped", {}).items():
+                note_event(server.folder, "dropped", f"client {i}", f"round {t + 1}: {why}")
             if server.courier.late > late:
                 record["late"] = server.courier.late - late
             if remote.entries_left_out:
@@ -193,6 +198,7 @@ def next_round_that_counts(
                 words = f"round {t + 1} did not count within {rules.patience:g} s: {error}"
                 raise UserError(f"{words}; check the nodes, then resume with `fedptr resume {server.folder}`") from None
             print_notice(f"round {t + 1} does not count and is repeated: {error}")
+            note_event(server.folder, "repeated", f"round {t + 1}", str(error))
             time.sleep(min(5.0, rules.poll * 10))
 
 

@@ -18,9 +18,10 @@ from fedptr.core.client_scores import check_scores
 from fedptr.core.method import Method, Site
 from fedptr.core.visit import Purpose, Request, Visit, VisitResults, check_reply
 from fedptr.engines.flower.server.deploy_plan import DeployRules
+from fedptr.engines.flower.server.rests import Rests
 from fedptr.engines.flower.server.roster import Roster
 from fedptr.engines.flower.wire.agreement import Agreement
-from fedptr.engines.flower.wire.courier import Courier
+from fedptr.engines.flower.wire.courier import OFFLINE, Courier
 from fedptr.engines.flower.wire.diagnostics import read_log
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Parcel
 from fedptr.engines.flower.wire.schema import check_visited, reading_message
@@ -53,6 +54,7 @@ class RemoteCohort:
     privacy: Privacy
     anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
     entries_left_out: dict[int, list[str]] = field(default_factory=dict)  # of logs: by client, since last emptied
+    rests: Rests = field(default_factory=Rests)
 
     def visit_cohort(
         self,
@@ -68,30 +70,36 @@ class RemoteCohort:
         orders: dict[int, Parcel] = {}
         online, busy = self.courier.online_nodes(), self.courier.busy_nodes()
         blocks = state_to_blocks(request.msg)
+        # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
+        least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
+        free = [i for i in sites if self.roster.nodes.get(i, -1) in online - busy]
+        chosen = self.rests.choose_to_ask(free, max(least, 2 if self.privacy.secure and not evaluating else 0))
         for i, site in sites.items():
-            node = self.roster.nodes.get(i, -1)
-            if node not in online or node in busy:
-                what = "is offline" if node not in online else "is busy with an earlier round"
-                dropped[i] = f"{self.roster.members[i].name} {what}"
+            if i not in chosen:
+                dropped[i] = f"{self.roster.members[i].name} {self.why_not_asked(i, i in free, online)}"
             else:
                 words = self.make_order(request.purpose, site, i, states.get(i))
                 orders[i] = Parcel(words, {**blocks, **state_to_blocks(request.own.get(i, {}))})
-        # Differential privacy accounts for every cohort that is drawn: a small one must not be drawn again.
-        least = 0 if self.privacy.clip or evaluating else self.rules.min_replies
         if len(orders) < least:
             raise TooFewRepliesError(f"{len(orders)} of {len(sites)} clients can be asked")
         t = next(iter(sites.values())).round
-        ask = self.ask_for_sum if self.privacy.secure and not evaluating else self.ask_each
+        masked = self.privacy.secure and not evaluating
+        self.courier.limit.allow(measure_replies(request, masked))
+        ask = self.ask_for_sum if masked else self.ask_each
+        visits, failures = dict[int, Visit](), dict[int, str]()
         try:
-            visits, failures = ask(method, request, orders, sites) if orders else ({}, {})
+            visits, failures = ask(method, request, orders, sites) if orders else (visits, failures)
         except TooFewRepliesError as error:
             if not self.privacy.clip:
                 raise
-            visits, failures = {}, dict.fromkeys(orders, f"is left out: {error}")
+            dropped |= {i: f"{self.roster.members[i].name} is left out: {error}" for i in orders}
         for i, reason in failures.items():
             dropped[i] = make_printable(f"{self.roster.members[i].name} {reason}"[:500])
+            if reason != OFFLINE:
+                self.rests.note_failure(i, reason)
             if "lost its state" in reason and self.rules.lost_state == "anew":
                 self.anew.add(i)
+        self.rests.note_replies(visits)
         if evaluating:  # nothing was kept, and nobody's failure stops the run
             return visits, dict(sorted(dropped.items()))
         self.anew -= set(visits)
@@ -103,6 +111,11 @@ class RemoteCohort:
                 f"{len(visits)} of {len(sites)} replies could be used ({'; '.join(dropped.values())})"
             )
         return visits, dict(sorted(dropped.items()))
+
+    def why_not_asked(self, i: int, free: bool, online: set[int]) -> str:
+        if free:
+            return self.rests.describe(i)
+        return "is offline" if self.roster.nodes.get(i, -1) not in online else "is busy with an earlier round"
 
     def ask_each(
         self, method: Method, request: Request, orders: Mapping[int, Parcel], sites: Mapping[int, Site]
@@ -228,3 +241,12 @@ class RemoteCohort:
 
     def make_visit(self, reply: State, log: State, site: Site, seconds: float) -> Visit:
         return Visit(reply, {VERSION: torch.tensor([site.round + 1, self.attempt])}, log, seconds)
+
+
+def measure_replies(request: Request, masked: bool) -> int:
+    """The bytes of a reply's arrays; masked numbers have eight each, and one more for the weight."""
+    total = 0
+    for entry in request.expected.values():
+        each = 8 if masked or entry.dtype is None else entry.dtype.itemsize
+        total += each * (math.prod(entry.shape) + 1)
+    return total

@@ -26,7 +26,9 @@ NODE = {"number": (int,), "name": (str,), "samples": (int,), "online": (bool,), 
 STOPPED: dict[str, Any] = {"phase": "stopped", "nodes": []}  # before it began
 
 
-def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **more: Any) -> None:
+def write_status(
+    folder: Path, roster: Roster, online: set[int], phase: str, left_out: Mapping[int, str], **more: Any
+) -> None:
     """`phase` is a few words: waiting for nodes, round 3, stopped …"""
     nodes = [
         {
@@ -36,6 +38,7 @@ def write_status(folder: Path, roster: Roster, online: set[int], phase: str, **m
             "samples": member.size,
             "online": roster.nodes.get(i) in online,
             "last_seen": roster.seen.get(i),
+            "left_out": left_out.get(i),
         }
         for i, member in sorted(roster.members.items())
     ]

@@ -29,6 +29,7 @@ from fedptr.regular_files import expand_home
 from fedptr.runs.plan import Plan, load_plan
 
 REGISTER = "nodes.json"  # on the server: every node's name, number, key, and Flower's number for it
+REMOVED = "removed"  # in place of Flower's number
 LOCAL = 9100  # plus the node's number: the port over which its own processes talk, on its machine only
 HERE = ("localhost", "127.0.0.1")
 

@@ -16,7 +16,8 @@ import tomli_w
 
 from fedptr.atomic_files import write_text
 from fedptr.engines.flower.server import deploy_plan, status_file
-from fedptr.engines.flower.setup.init_federation import REGISTER, read_federation, read_register
+from fedptr.engines.flower.setup import certificates
+from fedptr.engines.flower.setup.init_federation import REGISTER, REMOVED, read_federation, read_register
 from fedptr.errors import UserError
 from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
@@ -83,6 +84,37 @@ def register_keys(server: Path) -> None:
             )
             entry["node"] = str(found["node-id"])
             write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
+
+
+def remove_node(server: Path, name: str) -> None:
+    """Unregisters a node's key; its number stays taken, so that nobody else gets it in a run that goes on."""
+    known = read_register(server)
+    if name not in known or known[name]["node"] == REMOVED:
+        raise UserError(f"there is no node {name} in {server / REGISTER}; it has {', '.join(known)}")
+    if known[name]["node"] is not None:
+        call_flwr(server, "supernode", "unregister", known[name]["node"], CONNECTION, patience=CONNECT)
+    known[name]["node"] = REMOVED
+    write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
+    (server / "keys" / f"{name}.pub").unlink(missing_ok=True)
+
+
+def rotate_key(server: Path, name: str) -> Path:
+    """A new key for a node, also for one that was removed; the old one is of no use afterwards."""
+    known = read_register(server)
+    if name not in known:
+        raise UserError(f"there is no node {name} in {server / REGISTER}; it has {', '.join(known)}")
+    if known[name]["node"] != REMOVED:
+        remove_node(server, name)
+        known = read_register(server)
+    folder = server.parent / "nodes" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in ("key", "key.pub"):
+        (folder / old).unlink(missing_ok=True)
+    (server / "keys" / f"{name}.pub").write_bytes(certificates.make_node(folder, name))
+    known[name]["node"] = None
+    write_text(server / REGISTER, json.dumps(known, indent=1) + "\n")
+    register_keys(server)
+    return folder / "key"
 
 
 def call_flwr(server: Path, *arguments: str, patience: float = 0) -> dict[str, Any]:

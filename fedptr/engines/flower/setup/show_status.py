@@ -65,6 +65,9 @@ def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool
         name = make_printable(node["name"])
         table.add_row(str(node["number"]), name, str(node["samples"]), "yes" if here else "no", seen)
     console.print(table)
+    for node in now["nodes"]:
+        if node.get("left_out"):
+            console.print(f"client {node['number']}: {node['name']} {node['left_out']}", markup=False)
     for who, why in now.get("dropped", {}).items():
         console.print(make_printable(f"last round without client {who}: {why}"))
     for notes in now.get("entries_left_out", {}).values():

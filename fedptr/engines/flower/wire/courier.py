@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.reply_limit import ReplyLimit
 from fedptr.engines.flower.wire.schema import read_reason
 from fedptr.errors import ReplyError
 
@@ -24,6 +25,8 @@ TYPES = {"hello": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": Mes
 LOOK = 2.0  # seconds between two checks who is online
 FRESH = 5  # polls for which a check who is online stays valid
 LAZY = 0.05  # of the time waited so far, between two checks for replies: a long round needs fewer
+OFFLINE = "went offline"
+LOST = (3, 5)  # Flower's errors for a question, and a node, that is gone
 GRACE = 60.0  # seconds for which a late answer is still counted
 
 
@@ -36,8 +39,8 @@ class Answers:
 
 
 class Courier:
-    def __init__(self, grid: Grid, poll: float = 0.1) -> None:
-        self.grid, self.poll = grid, poll
+    def __init__(self, grid: Grid, poll: float = 0.1, experiment: str = "") -> None:
+        self.grid, self.poll, self.limit = grid, poll, ReplyLimit(experiment)
         self.owed: dict[str, tuple[int, float]] = {}  # message -> node, and when it expires
         self.late = 0  # answers that came after their deadline
         self.seen: tuple[float, set[int]] = (-1e9, set())
@@ -84,7 +87,8 @@ class Courier:
             for message in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None and message.has_error():
-                    failures[node] = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+                    words = f"failed: {message.error.reason or f'Flower error {message.error.code}'}"
+                    failures[node] = OFFLINE if message.error.code in LOST else words
                 elif node is not None:
                     replies[node] = message
             now = time.monotonic()
@@ -111,6 +115,10 @@ class Courier:
     def sort_reply(self, node: int, message: Message, nonce: str, answers: Answers) -> None:
         try:
             parcel = from_records(message.content)
+            if (
+                sum(len(block.data) for block in parcel.blocks.values()) > self.limit.bytes
+            ):  # an array may be sent twice
+                raise ReplyError("sent a reply that is larger than agreed")
         except ReplyError as error:
             answers.failures[node] = str(error)
             return
@@ -129,5 +137,5 @@ def drop_offline_nodes(waiting: dict[str, int], online: Iterable[int], failures:
     there = set(online)
     for name, node in list(waiting.items()):
         if node not in there:
-            failures[node] = "went offline"
+            failures[node] = OFFLINE
             del waiting[name]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fedptr.errors import ReplyError
 
-PROTOCOL = 3  # of the words in parcels between server and nodes; a node refuses another
+PROTOCOL = 4  # of the words in parcels between server and nodes; a node refuses another
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 DIMENSIONS = 8  # more than any tensor here has
 LARGEST = 1 << 40  # bytes; a longer length is damage
