@@ -66,6 +66,8 @@ def resume(args: argparse.Namespace) -> int:
         if rounds != plan.run.rounds:
             words = "its nodes choose how to compute by the number of rounds; start a new one with `fedptr deploy run`"
             raise UserError(f"{out} is a deployed run, and keeps its {plan.run.rounds} rounds: {words}")
+        if args.recompute:
+            raise UserError(f"{out} is a deployed run: set deploy.recompute = true in {out / 'deploy.toml'} instead")
         from fedptr.cli.deploy import continue_deployed
 
         return continue_deployed(out)

@@ -23,8 +23,9 @@ from fedptr.messages import print_notice
 class Computing:
     """What computes a run: `resume_from` a checkpoint, take the rounds through `checked`, and save the `header`."""
 
-    def __init__(self, out: Path, task: Classification, accept_changes: bool = False) -> None:
+    def __init__(self, out: Path, task: Classification, accept_changes: bool = False, how: str = "") -> None:
         self.out, self.task, self.accept_changes = out, task, accept_changes
+        self.how = how or f"`fedptr resume {out} --recompute`"  # to accept it with
         self.round = 0  # of the checkpoint
         self.before: dict[str, str] = {}  # what computed it; empty = it does not tell
         self.changes: list[dict[str, Any]] = []  # that were accepted, in this process and in earlier ones
@@ -45,7 +46,7 @@ class Computing:
         if not self.accept_changes:
             raise UserError(
                 f"{self.out} would be computed another way than it was, which rounds differently: {told}; undo that, "
-                f"or accept it with `fedptr resume {self.out} --recompute`"
+                f"or accept it with {self.how}"
             )
         print_notice(f"{self.out} is computed another way from round {self.round + 1} on: {told}")
         parts = {word: {name: pair[k] for name, pair in changes.items()} for k, word in enumerate(("from", "to"))}

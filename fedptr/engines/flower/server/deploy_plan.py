@@ -40,6 +40,7 @@ class DeployRules:
     lost_state: Literal["drop", "anew"] = setting(
         "drop", "a node that lost its state is left out (drop), or starts as on its first visit (anew)"
     )
+    recompute: bool = setting(False, "resume even if the server computes another way than it did (another compiler …)")
     poll: float = setting(0.2, "seconds between two checks for replies; longer in long rounds", gt=0, le=60)
 
     def agreed_classes(self) -> tuple[str, ...]:

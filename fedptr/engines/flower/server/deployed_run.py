@@ -41,6 +41,7 @@ from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import trackers
 from fedptr.runs.checkpoint import CheckpointStore
+from fedptr.runs.computing import Computing
 from fedptr.runs.experiment import Experiment, choose_device, load_data, make_task
 from fedptr.runs.folder import CHECKPOINTS
 from fedptr.runs.lock import locked
@@ -103,24 +104,32 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     admission = Admission(server.courier, roster, rules, server.experiment, own, out)
     agreed = admission.agree_with_nodes(agreed)
     task, test = prepare_task(plan, agreed, own)
+    computing = Computing(out, task, rules.recompute, f"deploy.recompute = true in {out / deploy_plan.NAME}")
     store = CheckpointStore(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
     remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
     history = history or RoundsFile(out)
     # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
     with contextlib.closing(history), trackers.track_rounds(out, history.records) as track:
+        if start is not None:
+            computing.resume_from(header)
         privacy, save = protect_releases(
             plan,
             out,
             start,
             store,
             history,
-            lambda: {**same, "roster": roster.to_text(), "agreement": json.dumps(agreed.to_words())},
+            lambda: {
+                **same,
+                **computing.header(),
+                "roster": roster.to_text(),
+                "agreement": json.dumps(agreed.to_words()),
+            },
         )
         run = record_rounds(
             plan,
             out,
-            rounds_that_count(server, admission, remote, task, test, privacy, start),
+            computing.checked(rounds_that_count(server, admission, remote, task, test, privacy, start)),
             start,
             store,
             history,
@@ -129,7 +138,8 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
         )
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     experiment = Experiment(dataset, make_split(roster), task, [], to_samples(dataset)[1])
-    summary = finish_run(plan, experiment, out, run, store, history, evaluated=rules.evaluate)
+    changed = {"recomputed": computing.changes} if computing.changes else {}
+    summary = finish_run(plan, experiment, out, run, store, history, evaluated=rules.evaluate, **changed)
     admission.write_status("finished", run.record)
     return summary
 
