@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from fedptr.engines.flower.server.rests import LONGEST, Rests
+from fedptr.engines.flower.server.roster import Roster
 
 
 def turns_asked(fails: list[bool] | None = None, turns: int = 70) -> list[int]:
@@ -60,3 +63,23 @@ def test_those_who_would_be_back_soonest_are_asked_when_there_are_too_few() -> N
     assert rests.choose_to_ask([1, 2, 3], least=9) == [1, 2, 3]
     assert rests.describe(1) == "is left out for 2 rounds after 3 failures in a row: it crashed"
     assert rests.describe(2) == "is left out for 1 round after 2 failures in a row: it crashed"
+
+
+def test_a_node_that_is_refused_again_and_again_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent one keeps everybody waiting for its answer. One that went away and came back is asked at once."""
+    roster, now = Roster(), 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    waits = []
+    for _ in range(9):
+        roster.refuse(7, "says nothing")
+        began = now
+        while not roster.unknown_nodes({7}):
+            now += 10
+        waits.append(now - began)
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    roster.refuse(7, "says nothing")
+    assert roster.unknown_nodes({7}) == roster.unknown_nodes(set()) == []
+    assert roster.unknown_nodes({7}) == [7]
+    roster.refuse(7, "says nothing")
+    now += 60
+    assert roster.unknown_nodes({7}) == [7]

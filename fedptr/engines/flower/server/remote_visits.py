@@ -188,7 +188,10 @@ class RemoteCohort:
             }
         except (UnmaskableError, ReplyError) as error:  # nobody knows which node sent what
             raise TooFewRepliesError(f"the sum of the replies cannot be used: {error}") from None
-        return visits, {clients[node]: why for node, why in got.failures.items() if clients[node] not in visits}
+        failures = {clients[node]: why for node, why in got.failures.items()}
+        for i in failures.keys() & visits.keys():  # its numbers are in the sum, what it sent afterwards was no help
+            self.entries_left_out[i] = [make_printable(f"{self.roster.members[i].name} {failures[i]}"[:500])]
+        return visits, {i: why for i, why in failures.items() if i not in visits}
 
     def make_order(self, purpose: Purpose, site: Site, i: int, kept: State | None) -> dict[str, Any]:
         base = None if kept is None or i in self.anew else kept[VERSION].tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedptr.engines.flower.wire.schema import read_hello, reading_message
 from fedptr.errors import UserError
 from fedptr.messages import make_printable
 
-AGAIN = 60.0  # seconds after which a node that was refused is asked again
+AGAIN, LONGEST = 60.0, 3600.0  # seconds after which a node that was refused is asked again; twice as long each time
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Roster:
         self.members = dict(members or {})
         self.nodes: dict[int, int] = {}  # client -> Flower's node, of those that joined since the server started
         self.refused: dict[int, tuple[str, float]] = {}  # node -> why, and when to ask again
+        self.refusals: Counter[int] = Counter()  # node -> how often in a row, without going offline between
         self.seen: dict[int, float] = {}  # client -> when it was last online
         self.registered = registered
 
@@ -57,11 +59,15 @@ class Roster:
     def unknown_nodes(self, online: set[int]) -> list[int]:
         """Nodes that are online and not asked yet, or refused some time ago."""
         now, known = time.monotonic(), set(self.nodes.values())
+        for node in self.refused.keys() - online:  # when it is back, it may be another
+            self.refused[node] = self.refused[node][0], now
+            self.refusals.pop(node, None)
         return sorted(n for n in online - known if n not in self.refused or self.refused[n][1] <= now)
 
     def refuse(self, node: int, reason: str) -> str:
         reason = make_printable(reason[:1000])
-        self.refused[node] = reason, time.monotonic() + AGAIN
+        self.refused[node] = reason, time.monotonic() + min(LONGEST, AGAIN * 2 ** min(self.refusals[node], 10))
+        self.refusals[node] += 1
         return reason
 
     def admit(
@@ -83,6 +89,7 @@ class Roster:
             raise UserError(f"node {member.name} is the second with number {member.number}; give it another")
         self.members[member.number], self.nodes[member.number] = member, node
         self.refused.pop(node, None)
+        self.refusals.pop(node, None)
         return member
 
     def check_registered(self, node: int, member: Member) -> None:
