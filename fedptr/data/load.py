@@ -15,6 +15,7 @@ from fedptr.data.image_folders import read_image_folder
 from fedptr.data.own_data import complete_own_data, read_npz
 from fedptr.data.readers import RawDataset, explain_read_errors, read_digits
 from fedptr.data.sources import SOURCES, Source, find_dataset, search_folders, verify_dataset
+from fedptr.data.tables import TEST, TRAIN, read_csv, read_csv_folder
 from fedptr.errors import UserError
 from fedptr.regular_files import expand_home
 from fedptr.settings import unknown_name_error
@@ -69,13 +70,17 @@ def locate_dataset(name: str, folder: str = "") -> LocatedDataset:
     if name in SOURCES:
         return _locate_named(SOURCES[name], folder)
     path = expand_home(name).absolute()
+    if os.path.isfile(path / TRAIN) and os.path.isfile(path / TEST):
+        return LocatedDataset(path.resolve().name, path, f"{path} ({TRAIN} and {TEST})", read_csv_folder, True, None)
     if os.path.isdir(path):
         return LocatedDataset(path.resolve().name, path, f"{path} (image folder)", read_image_folder, True, None)
     if path.suffix == ".npz" and os.path.isfile(path):
         return LocatedDataset(path.stem, path, f"{path} (.npz file)", read_npz, False, None)
+    if path.suffix == ".csv" and os.path.isfile(path):
+        return LocatedDataset(path.stem, path, f"{path} (table)", read_csv, False, None)
     if os.path.exists(path):
-        raise UserError(f"{path} is neither an .npz file nor an image folder; name one of these")
-    if path.suffix == ".npz" or os.sep in name:
+        raise UserError(f"{path} is neither an .npz or .csv file nor a folder of images; name one of these")
+    if path.suffix in (".npz", ".csv") or os.sep in name:
         raise UserError(f"{path} does not exist; correct the path")
     raise unknown_name_error(name, name, SOURCES, "a known dataset, and no such file or folder exists")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedptr.data.dataset import PARTS, Array
 from fedptr.data.readers import RawDataset, explain_read_errors
+from fedptr.data.tables import MOST_COLUMNS, is_table, number_labels, table_to_images
 from fedptr.errors import UserError
 from fedptr.regular_files import open_regular
 
@@ -22,7 +23,8 @@ def read_npz(path: Path) -> RawDataset:
     """Keys train_x, train_y, test_x, test_y; optionally classes, mean and std (per channel, in units of the pixels).
 
     Images are [n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels: axis 1 holds the channels if its size is
-    1 or 3, else the last axis does. They are uint8, or floats, which become float32.
+    1 or 3, else the last axis does. They are uint8, or floats, which become float32. A table is [n, features]. Labels
+    are numbers, or words.
     """
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; change its permissions, or copy it")
@@ -44,6 +46,8 @@ def parse_npz(opened: IO[bytes], path: Path) -> RawDataset:
     mean, std = (_check_numbers(path, key, given[key]) if key in given else () for key in ("mean", "std"))
     names = tuple(str(name) for name in np.atleast_1d(given["classes"])) if "classes" in given else ()
     train_x, test_x = _check_images(path, "train_x", train_x), _check_images(path, "test_x", test_x)
+    if train_y.ndim == test_y.ndim == 1 and train_y.dtype.kind == test_y.dtype.kind == "U" and not names:
+        train_y, test_y, names = number_labels(train_y, test_y, path)
     train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
     return RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
 
@@ -57,15 +61,23 @@ def take_array(file: Mapping[str, Any], key: str) -> Array:
 
 
 def _check_images(path: Path, key: str, x: Array) -> Array:
+    if x.ndim == 2 and x.dtype.kind in "iu":  # whole numbers in a table are no pixels
+        x = x.astype(np.float32)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise UserError(f"{key} in {path} is {x.dtype}; save it as uint8 or float32")
-    if x.ndim == 3:
+    if x.ndim == 2 and 0 < x.shape[1] <= MOST_COLUMNS:
+        with np.errstate(over="ignore"):
+            x = table_to_images(x)
+    elif x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         x = x.transpose(0, 3, 1, 2)
-    if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[1:]:
+    if x.ndim != 4 or (x.shape[1] not in (1, 3) and not is_table(x.shape[1:])) or 0 in x.shape[1:]:
         shape = list(x.shape)
-        raise UserError(f"{key} in {path} has shape {shape}; save it as [n, H, W], or with 1 or 3 channels")
+        raise UserError(
+            f"{key} in {path} has shape {shape}; save images as [n, H, W], or with 1 or 3 channels, and tables as "
+            f"[n, features] with at most {MOST_COLUMNS}"
+        )
     if x.dtype.kind == "f":
         with np.errstate(over="ignore"):  # values too large for float32 become infinite, which is refused next
             x = x.astype(np.float32)

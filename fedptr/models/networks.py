@@ -44,6 +44,8 @@ class ConvNet(nn.Sequential):
                 nn.ReLU(),
                 nn.AvgPool2d(2),
             ]
+        if shape[1:] == (1, 1):
+            raise UserError("the convnet is for images, and a row of a table is not one; use --model mlp or linear")
         if height < 1 or side < 1:
             raise UserError(f"model.depth {depth} pools {shape[1]}×{shape[2]} images down to nothing; use fewer blocks")
         super().__init__(*layers, nn.Flatten(), nn.Linear(width * height * side, classes))

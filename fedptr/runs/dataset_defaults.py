@@ -21,6 +21,8 @@ from fedptr.runs.laptop_settings import (
     ON_SERVER,
     OWN_DATA,
     SHOWN,
+    TABLE,
+    TABLE_MATCHING,
     USUAL_MATCHING,
     Settings,
 )
@@ -33,13 +35,18 @@ def dataset_name(tables: Tables) -> str:
     return name if isinstance(name, str) else ""
 
 
+def is_csv(dataset: str) -> bool:
+    """Whether the name is that of a table; of other files only their content tells."""
+    return dataset.endswith(".csv")
+
+
 def with_dataset_defaults(tables: Tables, names: Sequence[str] = ()) -> tuple[Tables, list[str]]:
     """The tables with the dataset's defaults where they say nothing, and those that count, in words.
 
     `names`: the methods that will run, if not the one in [method].
     """
     result, told, dataset = copy.deepcopy(tables), [], dataset_name(tables)
-    for place, value in DEFAULTS.get(dataset, OWN_DATA).items():
+    for place, value in DEFAULTS.get(dataset, TABLE if is_csv(dataset) else OWN_DATA).items():
         section, key = place.split(".")
         table = result.setdefault(section, {})
         if isinstance(table, dict) and key not in table:  # what is no table is refused later
@@ -62,7 +69,8 @@ def add_matching_defaults(tables: Tables, shared: Settings, name: str, dataset: 
     own = several.setdefault(name, {})
     on_server = method.cost.auxiliary == "server"
     steps = (ON_SERVER if on_server else ON_CLIENTS).get(dataset)
-    wanted = {**MATCHING.get(dataset, USUAL_MATCHING), **({"H": steps} if steps else {})}
+    usual = TABLE_MATCHING if is_csv(dataset) else USUAL_MATCHING
+    wanted = {**MATCHING.get(dataset, usual), **({"H": steps} if steps else {})}
     if not steps and not on_server:
         wanted["mtt_every"] = 4
     for key, value in wanted.items():

@@ -24,10 +24,12 @@ DEFAULTS: Mapping[str, Settings] = {
     "tiny-imagenet": {**PHOTOGRAPHS, "model.width": 64, "model.depth": 4, "run.rounds": 100},
 }
 OWN_DATA: Settings = {**PHOTOGRAPHS, "local.batch": 32}
+TABLE: Settings = {**OWN_DATA, "model.name": "mlp"}  # of own data in a .csv file
 # Of FedPTR, which learns its auxiliary data in every round: on the server once, or on every client.
 SMALL_IMAGES: Settings = {"beta": "auto", "lr_img": "auto", "reach": 1.0, "R": 5, "ipc": 3, "dsa": False}
 MATCHING: Mapping[str, Settings] = {"digits": SMALL_IMAGES}
 USUAL_MATCHING: Settings = {"beta": "auto", "lr_img": "auto", "H": 4}
+TABLE_MATCHING: Settings = {**USUAL_MATCHING, "dsa": False}
 ON_SERVER, ON_CLIENTS = {"digits": 3}, {"digits": 1}  # H
 SHOWN = ("model.width", "local.batch", "local.lr", "run.rounds")
 

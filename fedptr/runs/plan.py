@@ -45,7 +45,7 @@ MOST = 1 << 20  # bytes of a plan; those of recipes and comparisons have a few t
 @dataclass(frozen=True)
 class DataPlan:
     name: str = setting(
-        "digits", "a dataset (see `fedptr data list`), a path to an .npz, or to an image folder", example="cifar10"
+        "digits", "a dataset (see `fedptr data list`), or a path to an .npz, a .csv or image folder", example="cifar10"
     )
     dir: str = setting("", "a folder of datasets to look into first", affects="nothing", example="datasets")
     subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", example=2000, ge=0)

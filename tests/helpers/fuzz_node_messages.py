@@ -43,6 +43,7 @@ from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.engines.flower.wire.parcel import Block, Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
+from fedptr.engines.flower.wire.reply_limit import ReplyLimit
 from fedptr.engines.flower.wire.tensors import state_to_blocks
 from fedptr.report.fedptr_data import collect_diagnostics
 from fedptr.runs import plan as planning
@@ -62,6 +63,7 @@ class FuzzedCourier(Courier):
         self, fuzzer: Fuzzer, answer: Callable[[str, Words, int], tuple[Words, dict[str, Block]]], honest: int = 0
     ) -> None:
         self.fuzzer, self.answer, self.honest, self.late = fuzzer, answer, honest, 0
+        self.limit = ReplyLimit("fuzz")
 
     def online_nodes(self, fresh: bool = False) -> set[int]:
         return set(range(1, NODES + 1))

@@ -78,7 +78,7 @@ class Trajectory:
 
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
-        if self.dsa and len(site.task.shape) != 3:
+        if self.dsa and (len(site.task.shape) != 3 or site.task.shape[1:] == (1, 1)):  # the latter is a table's row
             raise UserError(f"method.dsa augments images, not shapes {site.task.shape}; set method.dsa = false")
         ipc = usual_ipc(site.task.classes) if self.ipc == "auto" else self.ipc
         X, y = auxiliary_images(site, ipc, self.init == "real", x)

@@ -115,9 +115,8 @@ class Courier:
     def sort_reply(self, node: int, message: Message, nonce: str, answers: Answers) -> None:
         try:
             parcel = from_records(message.content)
-            if (
-                sum(len(block.data) for block in parcel.blocks.values()) > self.limit.bytes
-            ):  # an array may be sent twice
+            # Flower sends an array once, however often it is named.
+            if sum(len(block.data) for block in parcel.blocks.values()) > self.limit.bytes:
                 raise ReplyError("sent a reply that is larger than agreed")
         except ReplyError as error:
             answers.failures[node] = str(error)

@@ -64,6 +64,7 @@ Rule = Number | Text | Row
 LONGEST_LOG = 4096  # numbers in all entries of a log; longer ones (the projected model) stay on the node
 MOST_ENTRIES = 64  # of a log
 MOST_NOTES = 5  # sentences about one log
+MOST_CHANNELS = 4096  # a table has one per feature
 LARGEST_IMAGE = 1 << 26  # numbers: 3 channels of 4,700 by 4,700 pixels
 SIZE, SECONDS, PIXEL = Number(-1e9, 1e9), Number(0, 1e9), Number(-1e9, 1e9)
 
@@ -72,8 +73,8 @@ HELLO: dict[str, Rule] = {
     "number": Number(0, 99999, whole=True),
     "data": Text(64, 64),  # a fingerprint
     "shape": Row(Number(1, 1 << 16, whole=True), 3, 3),  # channels, height, width
-    "mean": Row(PIXEL, 64),
-    "std": Row(Number(1e-9, 1e9), 64),
+    "mean": Row(PIXEL, MOST_CHANNELS),
+    "std": Row(Number(1e-9, 1e9), MOST_CHANNELS),
 }
 CLASS = Text(1, 255)  # as long as the name of a folder
 
