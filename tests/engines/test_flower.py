@@ -277,5 +277,5 @@ def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
     Lab(tmp_path, plan_for())
     node = make_simulated_node(tmp_path, 0)
     words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
-    assert words == {"kind": "refused", "reason": "speaks protocol 3, not 99; install the same fedptr"}
+    assert words == {"kind": "refused", "reason": f"speaks protocol {PROTOCOL}, not 99; install the same fedptr"}
     assert node.answer(Parcel({"kind": "dance", "protocol": PROTOCOL})).words["kind"] == "refused"

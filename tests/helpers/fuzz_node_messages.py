@@ -21,23 +21,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
+from fuzzed_masks import mask
 from fuzzed_messages import LOG, TEXTS, Fuzzer, Words
 from rich.console import Console
 
 from fedptr.core.federation import Run, federate
 from fedptr.core.round_record import count_bytes
 from fedptr.engines.flower.patches.message_identity import set_sender
-from fedptr.engines.flower.patches.secagg_node import RECORD, numbers_to_mask
 from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.admission import Admission
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.deployed_run import prepare_task
 from fedptr.engines.flower.server.remote_visits import RemoteCohort, TooFewRepliesError
 from fedptr.engines.flower.server.roster import Member, Roster
-from fedptr.engines.flower.server.secure_aggregation import CheckedGrid
 from fedptr.engines.flower.setup.show_status import print_status
 from fedptr.engines.flower.wire.agreement import Agreement
 from fedptr.engines.flower.wire.courier import Courier
@@ -206,77 +204,10 @@ def greet(fuzzer: Fuzzer, folder: Path, counts: Counter[str]) -> None:
     counts["nodes taken in"] += len(roster.nodes) - HONEST
     counts["nodes refused"] += len(roster.refused)
     if fuzzer.random.random() < 0.02:
-        status_file.write_status(folder, roster, set(), admission.divided or "waiting", dropped={})
+        status_file.write_status(folder, roster, set(), admission.divided or "waiting", {}, dropped={})
         out = io.StringIO()
         print_status(Console(file=out, markup=False, emoji=False), status_file.read_status(folder), 3, True, None)
         assert all(line.isprintable() for line in out.getvalue().split("\n"))
-
-
-def mask(fuzzer: Fuzzer, counts: Counter[str]) -> None:
-    """The messages of secure aggregation, each stage by itself."""
-    shapes = [(1,), (3,)]
-    honest = {
-        "setup": {"pk1": b"k" * 90, "pk2": b"k" * 90},
-        "share_keys": {"dsts": [1, 2], "ctxts": [b"c", b"c"]},
-        "collect_masked_vectors": {"masked_params": [save_npy((1,)), save_npy((3,))]},
-        "unmask": {"nids": [1, 2], "shares": [b"s", b"s"]},
-    }
-    stage = fuzzer.random.choice(list(honest))
-    words = {"kind": "visited", "round": 1, "attempt": 1, "size": 50, "seconds": 0.5, "log": {"steps": 3}}
-    replies = {}
-    for node in range(1, NODES + 1):
-        content = numbers_to_mask([np.zeros(1)], 1) if stage == "collect_masked_vectors" else RecordDict({})
-        fuzzer.messages += 1
-        fuzzer.kinds[f"secure {stage}"] += 1
-        told = fuzzer.write_json(fuzzer.change_words(json.loads(json.dumps(words))) if node % 2 else words)
-        content["words"] = ConfigRecord({"json": told.encode("utf-8", "replace").decode()})
-        record = dict(honest[stage]) if node % 3 else change_record(fuzzer, dict(honest[stage]))
-        with contextlib.suppress(TypeError, ValueError):  # Flower itself has no such record
-            content[RECORD] = ConfigRecord(record)
-        replies[node] = SimpleNamespace(content=content, metadata=SimpleNamespace(src_node_id=node))
-    courier = SimpleNamespace(exchange_messages=lambda to, timeout: (replies, {}))
-    site, request = SimpleNamespace(round=1, size=50), SimpleNamespace(purpose="train", expected={"w": None})
-    roster = Roster({i: Member("n", i, 50, 20, "") for i in range(NODES + 1)})
-    cohort: Any = SimpleNamespace(attempt=1, roster=roster, entries_left_out={})
-
-    def read_words(node: int, found: Words) -> Any:
-        return RemoteCohort.read_words(cohort, found, cast(Any, request), node, cast(Any, site))
-
-    orders = dict.fromkeys((1, 2), Parcel({}))
-    grid = CheckedGrid(cast(Any, courier), orders, shapes, 1.0, read_words)
-    order = SimpleNamespace(
-        metadata=SimpleNamespace(dst_node_id=1), content=RecordDict({RECORD: ConfigRecord({"stage": stage})})
-    )
-    good = grid.send_and_receive([cast(Message, order)])
-    assert set(grid.failures) | {reply.metadata.src_node_id for reply in good} == set(replies)
-    assert all(why.isprintable() and why for why in grid.failures.values())
-    if stage == "collect_masked_vectors":
-        for reply in good:
-            arrays = [np.load(io.BytesIO(c)) for c in cast(Any, reply.content[RECORD])["masked_params"]]
-            assert [array.shape for array in arrays] == shapes
-    counts["secure, used"] += len(good)
-    counts["secure, dropped"] += len(grid.failures)
-
-
-def save_npy(shape: tuple[int, ...]) -> bytes:
-    out = io.BytesIO()
-    np.save(out, np.zeros(shape, np.int64))
-    return out.getvalue()
-
-
-def change_record(fuzzer: Fuzzer, record: Words) -> Words:
-    name = fuzzer.random.choice(list(record))
-    huge = save_npy((1,)).replace(b"(1,), }" + b" " * 12, b"(99999999999999,), }")
-    values = (
-        [], [1], [2.5], [True], "text", 3, b"", [b""], [b"x"], [b"x"] * 1000, [7], [1, 2, 1], [2**62],
-        [huge, save_npy((3,))], [save_npy((1,)), fuzzer.change_bytes(save_npy((3,)))],
-        [save_npy((1,)), save_npy((3,)).replace(b"<i8", b"|O8")], [save_npy((1,)), save_npy((3,))[:-1]],
-        [save_npy((1,)), save_npy((4,))], [fuzzer.change_bytes(save_npy((1,))), save_npy((3,))],
-    )  # fmt: skip
-    record[name] = fuzzer.random.choice(values)
-    if fuzzer.random.random() < 0.2:
-        del record[name]
-    return record
 
 
 class PlainLines(io.TextIOBase):
