@@ -183,9 +183,9 @@ def test_insecure_says_so_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--nodes", "a,b,a"], "--nodes names a node twice"),
         (["--nodes", "a", "--host", ""], "--host '' is no name or address"),
         (["--nodes", "a", "--host", "a b"], "--host 'a b' is no name or address"),
-        (["--nodes", "a", "--port", "99999"], "--port must be from 1 to 65535, not 99999"),
+        (["--nodes", "a", "--port", "99999"], "--port must be at most 65535, not 99999"),
         (["--nodes", "a", "--days", "0"], "--days must be from 1 to 36500, not 0"),
-        (["--nodes", "a", "--days", "99999999"], "--days must be from 1 to 36500"),
+        (["--nodes", "a", "--days", "99999999"], "--days must be at most 36500"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -104,9 +104,9 @@ EARLY: dict[str, tuple[Change, str]] = {
     "shares for one twice": (setting("share", dsts=lambda old: [old[0], old[0], *old[2:]]), "other nodes than"),
     "a share too few": (setting("share", dsts=lambda old: old[1:], ctxts=lambda old: old[1:]), "other nodes than"),
     "short shares": (setting("share", ctxts=lambda old: [part[:-4] for part in old]), "another length"),
-    "too few numbers": (setting("collect", masked_params=[b"rubbish"]), "another size"),
+    "too few numbers": (setting("collect", masked_params=[b"rubbish"]), "another shape"),
     "numbers that are none": (setting("collect", masked_params=lambda old: [b"rubbish"] * len(old)), "another shape"),
-    "huge numbers": (setting("collect", masked_params=lambda old: [bytes(10**6)] * len(old)), "another size"),
+    "huge numbers": (setting("collect", masked_params=lambda old: [bytes(10**6)] * len(old)), "another shape"),
 }
 
 
