@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedptr.methods import all_methods
-from fedptr.plots import COLOURS, DOTS, LONG, MIXED, SHORT, Look, save_figure
+from fedptr.plots import COLOURS, DOTS, LONG, MIXED, SHORT, Look, draw_band, save_figure
 from fedptr.reproduce.outcome import CellResult, Outcome
 from fedptr.reproduce.recipe import Row
 from fedptr.reproduce.wide_table import is_wide
@@ -60,7 +60,11 @@ def plot_curves(outcome: Outcome, path: Path) -> list[Path]:
 
 def make_title(outcome: Outcome) -> str:
     """The recipe's title and scale, and what lines and bands are."""
-    repeated = f"\nmean and 95 % confidence interval of {outcome.seeds} seeds" if outcome.seeds > 1 else ""
+    recipe = outcome.recipe
+    seeds = {len(outcome.result(row, column).runs) for row in recipe.rows for column in recipe.columns} - {0}
+    most = max(seeds, default=0)
+    count = f"{most}" if len(seeds) == 1 else f"up to {most}"
+    repeated = f"\nmean and 95 % confidence interval of {count} seeds" if most > 1 else ""
     return f"{outcome.recipe.title} (scale {outcome.scale}){repeated}"
 
 
@@ -151,4 +155,4 @@ def draw_line(axes: Any, result: CellResult, take: Callable[[Record], float | No
     if shared:
         middle, half = mean_with_interval(np.transpose([values[t] for t in shared]))
         if half is not None:
-            axes.fill_between(shared, middle - half, middle + half, color=look.colour, alpha=0.15, linewidth=0)
+            draw_band(axes, shared, middle - half, middle + half, look.colour, 0.15)
