@@ -109,8 +109,8 @@ DATA: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to train on": ({"train_x": X[:0], "train_y": Y[:0]}, "the train part of {} is empty"),
     "nothing to test with": ({"test_x": X[:0], "test_y": Y[:0]}, "the test part of {} is empty"),
     "other test images": ({"test_x": X[:, :4]}, "differ (float32 1x8x8 and float32 1x4x8); make them the same"),
-    "two channels": ({"train_x": X.reshape(40, 2, 8, 4)}, "save it as [n, H, W], or with 1 or 3 channels"),
-    "no images": ({"train_x": X[:, 0, 0]}, "has shape [40]; save it as [n, H, W]"),
+    "two channels": ({"train_x": X.reshape(40, 2, 8, 4)}, "save images as [n, H, W], or with 1 or 3 channels"),
+    "no images": ({"train_x": X[:, 0, 0]}, "has shape [40]; save images as [n, H, W]"),
     "no test part": ({"test_x": None, "test_y": None}, "lacks test_x and test_y"),
     "pickled": ({"train_x": X.astype(object)}, "{} cannot be read as"),
 }  # fmt: skip

@@ -156,7 +156,7 @@ def test_data_is_listed(capsys: Capture) -> None:
         (["run", "--dataset", "none.npz"], "none.npz does not exist; correct the path"),
         (["data", "check", "no/folder"], "no/folder does not exist; correct the path"),
         (["data", "check", "nofolder"], "nofolder is not a known dataset, and no such file or folder exists"),
-        (["data", "check", __file__], "is neither an .npz file nor an image folder"),
+        (["data", "check", __file__], "is neither an .npz or .csv file nor a folder of images"),
         (["run", "--model", "convnt"], "model.name: convnt is not a model; did you mean convnet?"),
         (["run", "--set", 'model.name="a\\nb\\u001b[31m"'], "model.name: a b [31m is not a model"),
         (["run", "--device", "gpu"], "machine.device 'gpu' is not available here; use auto or cpu"),
