@@ -7,14 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from wait_until import PATIENCE
 
 from fedptr.compute import cpp_extension
-from fedptr.compute.cpp_extension import DAY, UnavailableError, load_library, read_compiler, remove_old_scratch
+from fedptr.compute.cpp_extension import UnavailableError, load_library, read_compiler, remove_old_scratch
+
+LONG_AGO = 10**9  # seconds after 1970: in 2001
 
 LOAD = (
     "from fedptr.compute.cpp_extension import load_library\n"
@@ -114,7 +115,7 @@ def test_what_killed_compilations_left_is_removed_after_a_day(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         (tmp_path / name / ("made.so" if name != "tmpforeign" else "theirs")).write_bytes(b"x")
         if name != "building-new":
-            os.utime(tmp_path / name, (time.time() - 2 * DAY,) * 2)
+            os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
     remove_old_scratch(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"building-new", "tmpforeign", "fxgraph"}
 

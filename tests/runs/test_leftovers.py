@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fedptr.errors import UserError
-from fedptr.runs.leftovers import DAY, is_process_alive
+from fedptr.runs.leftovers import is_process_alive
 from fedptr.runs.lock import NAME, is_folder_in_use, locked, read_holder
+
+LONG_AGO = 10**9  # seconds after 1970: in 2001
 
 CONTENT = "precious"
 
@@ -41,7 +42,7 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path, dead: int) -> N
         write(tmp_path / "checkpoint" / "states-x" / "3.safetensors"),
     ]
     old = write(tmp_path / f".model.onnx.{dead}.tmp")
-    os.utime(old, (time.time() - 2 * DAY,) * 2)
+    os.utime(old, (LONG_AGO, LONG_AGO))
     kept = [
         write(tmp_path / f".plan.toml.{os.getppid()}.tmp"),  # a living process
         write(tmp_path / f".model.pt2.{dead}.tmp"),  # perhaps of an export on another machine
