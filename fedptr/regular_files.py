@@ -1,4 +1,4 @@
-"""Files that somebody else has named or made are opened here: a regular file of at most so many bytes, or an OSError.
+"""Files that somebody else has named or made are opened here: a regular file up to a size, or an OSError.
 
 A FIFO would wait for ever for its writer, and a device such as /dev/zero never ends. The errors are OSErrors whose
 `strerror` says what is there instead, so that they are explained wherever a missing file is.

@@ -22,7 +22,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from fedptr.atomic_files import flush_path
+from fedptr.atomic_files import flush_path, write_text
 from fedptr.compute import torch_compile
 from fedptr.messages import print_notice
 
@@ -105,17 +105,15 @@ def compile_library(command: list[str], built: Path, compiler: str) -> None:
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=built.parent, prefix=SCRATCH) as folder:
-            made, note = Path(folder) / "made.so", Path(folder) / "made.json"
+            made = Path(folder) / "made.so"
             run = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=PATIENCE)
             if run.returncode:
                 said = next((line for line in run.stderr.splitlines() if "error" in line), "no reason given")
                 raise UnavailableError(f"the compiler failed: {said.strip()}")
             told = {"compiler": compiler, "sha256": hashlib.sha256(made.read_bytes()).hexdigest()}
-            note.write_text(json.dumps(told) + "\n", encoding="utf-8")
-            for path, target in ((made, built), (note, note_of(built))):
-                flush_path(path)
-                os.replace(path, target)
-            flush_path(built.parent)
+            flush_path(made)
+            os.replace(made, built)
+            write_text(note_of(built), json.dumps(told) + "\n")  # flushes the folder, too
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(str(error)) from error
 

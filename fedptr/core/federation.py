@@ -177,12 +177,11 @@ def federate(
         return site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i], test)
 
     while run.round < rounds.rounds or not run.evaluated:
+        site = site_of_round(server, local, rounds.seed, run.round if run.evaluated else run.round - 1)
         if run.evaluated:
-            site = site_of_round(server, local, rounds.seed, run.round)
             cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", run.round))
             run = next_round(method, run, site, {i: visit_site(site, i) for i in cohort}, channel, privacy, rounds)
             privacy.commit(run)
-        site = site_of_round(server, local, rounds.seed, run.round - 1)
         if run.round % rounds.eval_every == 0 or run.round == rounds.rounds:
             testers = {i: visit_site(site, i, client_tests[i]) for i in known if i in tests}
             run = evaluate_run(method, run, site, test, testers, channel)

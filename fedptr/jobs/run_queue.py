@@ -156,7 +156,7 @@ def begin_run(board: QueueState, folder: Path) -> None:
 
 
 def put_aside(folder: Path, plan: Plan) -> None:
-    """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor gone on with."""
+    """A run that is damaged or too short, and has no sound checkpoint, can neither be used nor resumed."""
     if not would_lose_progress(folder, plan.run.checkpoint_every):
         return
     with locked(folder):  # while another process writes, its checkpoints come and go

@@ -102,7 +102,7 @@ def compare_methods(
 
 
 def run_or_resume(plan: Plan, folder: Path, engine: Engine, recompute: bool) -> tuple[Record, list[Record]]:
-    """One run of a comparison: as it was left, gone on with, or from the start."""
+    """One run of a comparison: as it was left, resumed, or from the start."""
     begun = plan_as_begun(plan, folder)
     with contextlib.suppress(DamagedFileError):
         done = read_finished(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.client_tests import add_client_tests
-from fedptr.data.dataset import Dataset, pool_parts, take_subset
+from fedptr.data.dataset import Dataset, dataset_digest, pool_parts, sampled_digest, take_subset
 from fedptr.data.load import load_dataset
 from fedptr.data.partition import partition
 from fedptr.data.split import Split
@@ -35,6 +36,14 @@ class Experiment:
     clients: list[Samples]
     test: Samples
     client_tests: list[Samples] = field(default_factory=list)  # the clients' own test sets, if they have any
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """What a run knows its data by, which takes a look at every byte.
+
+        Checkpoints of earlier versions have `data` alone, which covers a sample of the images.
+        """
+        return {"data": sampled_digest(self.dataset), "all data": dataset_digest(self.dataset)}
 
 
 def load_data(plan: DataPlan) -> Dataset:

@@ -39,7 +39,7 @@ def check_extension(out: Path, plan: Plan, rounds: int) -> None:
     try:
         read_once_finished(out, plan)
     except DamagedFileError:
-        return  # whether an unfinished run can be gone on with is for the resume to say
+        return  # whether an unfinished run can be continued is for the resume to say
     if not can_be_continued(out):
         again = f"`fedptr run {out / PLAN} --rounds {rounds} --out …`"
         words = f"{out} has no sound checkpoint, so it cannot be continued"

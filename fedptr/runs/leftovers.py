@@ -49,5 +49,5 @@ def is_process_alive(number: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # somebody else's
-        return True
+        pass
     return True

@@ -35,7 +35,6 @@ from fedptr.core.federation import Run, federate
 from fedptr.core.predictor import WEIGHTS
 from fedptr.core.task import Classification
 from fedptr.core.visit import VisitCohort
-from fedptr.data.dataset import dataset_digest, sampled_digest
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs import auxiliary_pictures, auxiliary_sets, class_scores, extend, trackers
@@ -235,16 +234,8 @@ def finish_run(
 
 
 def checkpoint_header(plan: Plan, experiment: Experiment) -> Header:
-    """What must not have changed when a run is resumed: the plan, the split, and the data.
-
-    Checkpoints of earlier versions have `data` alone, which covers a sample of the images.
-    """
-    return {
-        "plan": identity_text(plan),
-        "split": experiment.split.sha256,
-        "data": sampled_digest(experiment.dataset),
-        "all data": dataset_digest(experiment.dataset),
-    }
+    """What must not have changed when a run is resumed: the plan, the split, and the data."""
+    return {"plan": identity_text(plan), "split": experiment.split.sha256, **experiment.digests}
 
 
 def load_newest_checkpoint(

@@ -82,7 +82,7 @@ def test_with_everything_on_disk_all_is_the_same(name: str, world: World, tmp_pa
 def test_checkpoints_take_nothing_from_the_runs_before(
     name: str, budget: float, every: int, world: World, tmp_path: Path
 ) -> None:
-    """The store removes what its last two checkpoints do not need; old runs are whole, and can be gone on with."""
+    """The store removes what its last two checkpoints do not need; old runs are whole, and can be resumed."""
     whole, store, kept = runs(world, name), CheckpointStore(tmp_path / "store"), []
     rounds = Rounds(rounds=8, participation=0.5)
     state_store = StateStore(budget, tmp_path)

@@ -268,7 +268,7 @@ def test_thousands_of_clients(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_a_run_may_move_between_engines(pool: Pool, tmp_path: Path, monkeypatch, capsys) -> None:
-    """Stopped on one and gone on with on the other, and back: what it would have come to."""
+    """Stopped on one engine, resumed on the other, and back: the same result."""
     argv = ["run", *HALF, "--method", "fedptr", "--set", "method.m=1", "--set", "method.H=2", "--rounds", "6"]
     assert main([*argv, "--out", str(tmp_path / "whole")]) == 0
     append, out = rounds_file.RoundsFile.append, str(tmp_path / "part")

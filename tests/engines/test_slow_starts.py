@@ -17,7 +17,7 @@ from fedptr.errors import UserError
 
 
 class SlowRay:
-    """Starts at the last of so many attempts."""
+    """Starts at the last attempt."""
 
     def __init__(self, attempts: int, words: str = f"The current node {pool.TOO_SLOW}.") -> None:
         self.left, self.words, self.stopped = attempts, words, 0

@@ -20,6 +20,7 @@ from pathlib import Path
 from fedptr.engines.flower.wire.parcel import Parcel, read_parcel, write_parcel
 from fedptr.errors import ReplyError
 from fedptr.messages import last_line
+from fedptr.runs.leftovers import is_process_alive
 
 PRIVATE = "worker"  # a folder in the node's folder
 SOCKET, LOCK, LOG = "socket", "lock", "log"
@@ -131,15 +132,7 @@ def main(folder: Path) -> None:
 
 def is_supernode_alive() -> bool:
     pid = os.environ.get(PID, "")
-    if not pid.isdigit():
-        return True
-    try:
-        os.kill(int(pid), 0)
-        return True
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    return not pid.isdigit() or is_process_alive(int(pid))
 
 
 if __name__ == "__main__":

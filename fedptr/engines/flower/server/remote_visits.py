@@ -52,7 +52,7 @@ class RemoteCohort:
     attempt: int
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
     privacy: Privacy
-    anew: set[int] = field(default_factory=set)  # clients that lost their state and may start again
+    restarting: set[int] = field(default_factory=set)  # clients that lost their state and may start again
     entries_left_out: dict[int, list[str]] = field(default_factory=dict)  # of logs: by client, since last emptied
     rests: Rests = field(default_factory=Rests)
 
@@ -98,11 +98,11 @@ class RemoteCohort:
             if reason != OFFLINE:
                 self.rests.note_failure(i, reason)
             if "lost its state" in reason and self.rules.lost_state == "anew":
-                self.anew.add(i)
+                self.restarting.add(i)
         self.rests.note_replies(visits)
         if evaluating:  # nothing was kept, and nobody's failure stops the run
             return visits, dict(sorted(dropped.items()))
-        self.anew -= set(visits)
+        self.restarting -= set(visits)
         if dropped and not tolerant:
             i = min(dropped)
             raise ClientError(f"{method.name}, round {t + 1}, client {i}: {dropped[i]}")
@@ -194,7 +194,7 @@ class RemoteCohort:
         return visits, {i: why for i, why in failures.items() if i not in visits}
 
     def make_order(self, purpose: Purpose, site: Site, i: int, kept: State | None) -> dict[str, Any]:
-        base = None if kept is None or i in self.anew else kept[VERSION].tolist()
+        base = None if kept is None or i in self.restarting else kept[VERSION].tolist()
         return {
             "kind": "visit",
             "protocol": PROTOCOL,
