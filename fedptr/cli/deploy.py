@@ -132,23 +132,29 @@ def add_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def remove_command(args: argparse.Namespace) -> int:
+def prepare_flower(args: argparse.Namespace) -> Path:
+    """The server's folder, with which Flower's command line can be called now."""
     require_flower()
-    from fedptr.engines.flower.setup.launch_run import remove_node, write_flower_config
+    from fedptr.engines.flower.setup.launch_run import write_flower_config
 
     server = Path(args.server)
     write_flower_config(server, server / "flower")
+    return server
+
+
+def remove_command(args: argparse.Namespace) -> int:
+    server = prepare_flower(args)
+    from fedptr.engines.flower.setup.launch_run import remove_node
+
     remove_node(server, args.name)
     print(f"the key of {args.name} is not let in any more; `fedptr deploy rotate {server} {args.name}` makes a new one")
     return 0
 
 
 def rotate_command(args: argparse.Namespace) -> int:
-    require_flower()
-    from fedptr.engines.flower.setup.launch_run import rotate_key, write_flower_config
+    server = prepare_flower(args)
+    from fedptr.engines.flower.setup.launch_run import rotate_key
 
-    server = Path(args.server)
-    write_flower_config(server, server / "flower")
     key = rotate_key(server, args.name)
     print(f"ready: {key} and key.pub; put them into the node's folder, start supernode.sh again, and delete this copy")
     return 0
@@ -162,14 +168,12 @@ def check_command(args: argparse.Namespace) -> int:
 
 
 def register_command(args: argparse.Namespace) -> int:
-    require_flower()
-    from fedptr.engines.flower.setup.init_federation import read_register
-    from fedptr.engines.flower.setup.launch_run import register_keys, write_flower_config
+    server = prepare_flower(args)
+    from fedptr.engines.flower.setup.init_federation import list_nodes
+    from fedptr.engines.flower.setup.launch_run import register_keys
 
-    server = Path(args.server)
-    write_flower_config(server, server / "flower")
     register_keys(server)
-    print(f"the SuperLink knows {', '.join(read_register(server))}")
+    print(f"the SuperLink knows {', '.join(list_nodes(server))}")
     return 0
 
 

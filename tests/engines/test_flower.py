@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,17 @@ def test_a_node_of_another_protocol_says_so(tmp_path: Path) -> None:
     words = node.answer(Parcel({"kind": "hello", "protocol": 99})).words
     assert words == {"kind": "refused", "reason": f"speaks protocol {PROTOCOL}, not 99; install the same fedptr"}
     assert node.answer(Parcel({"kind": "dance", "protocol": PROTOCOL})).words["kind"] == "refused"
+
+
+def test_nodes_train_on_tables(tmp_path: Path, models: list[torch.Tensor]) -> None:
+    """Rows of a .csv with words as labels; the handshake agrees on the words."""
+    draw = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [f"{a},{b},{c},{'up' if a > 0 else 'down'}" for a, b, c in draw]
+    (tmp_path / "points.csv").write_text("\n".join(["a,b,c,label", *rows]) + "\n")
+    tables = plan_for("fedavg", rounds=2).tables()
+    data = {**tables["data"], "name": str(tmp_path / "points.csv"), "subset": 0}
+    plan = planning.check_plan({**tables, "data": data, "split": {**tables["split"], "alpha": 10.0}})
+    lab = Lab(tmp_path, plan)
+    lab.serve()
+    assert [torch.equal(found, run.w) for found, run in zip(models, in_process(plan), strict=True)] == [True, True]
+    assert json.loads((tmp_path / "model.json").read_text())["classes"] == ["down", "up"]

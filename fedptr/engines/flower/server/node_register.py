@@ -18,7 +18,7 @@ def read_node_register(path: Path) -> dict[str, dict[str, Any]]:
         found = None
     if not isinstance(found, dict) or not all(map(is_entry, found.values())):
         raise UserError(f"{path.parent} holds no sound {path.name}; make it with `fedptr deploy init`")
-    return found
+    return {name: {**entry, "node": entry.get("node")} for name, entry in found.items()}
 
 
 def is_entry(entry: Any) -> bool:

@@ -108,7 +108,7 @@ class Roster:
         if self.registered is None:
             return []
         known = read_node_register(self.registered)
-        return [(name, entry["number"]) for name, entry in known.items() if entry.get("node") == str(node)]
+        return [(name, entry["number"]) for name, entry in known.items() if entry["node"] == str(node)]
 
     def name_node(self, node: int) -> str:
         """For a node that has not said its name, or nothing that can be believed."""

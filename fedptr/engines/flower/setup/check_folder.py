@@ -14,7 +14,7 @@ from pathlib import Path
 from fedptr.engines.flower.node import node_plan
 from fedptr.engines.flower.server import deploy_plan
 from fedptr.engines.flower.setup import certificates as keys
-from fedptr.engines.flower.setup.init_federation import REMOVED, read_federation, read_register
+from fedptr.engines.flower.setup.init_federation import list_nodes, read_federation
 from fedptr.errors import UserError
 from fedptr.messages import install_command
 from fedptr.models.networks import ModelPlan, build_model
@@ -45,8 +45,7 @@ def check_server(folder: Path) -> Iterator[Finding]:
     yield check_flower()
     yield from try_to_get("the plan", lambda: f"{load_plan(folder).method.name}, {load_plan(folder).run.rounds} rounds")
     try:
-        rules, federation = deploy_plan.read_deploy_plan(folder), read_federation(folder)
-        known = [name for name, entry in read_register(folder).items() if entry["node"] != REMOVED]
+        rules, federation, known = deploy_plan.read_deploy_plan(folder), read_federation(folder), list_nodes(folder)
     except UserError as error:
         yield False, str(error)
         return

@@ -144,6 +144,11 @@ def read_register(server: Path) -> dict[str, dict[str, Any]]:
     return read_node_register(server / REGISTER)
 
 
+def list_nodes(server: Path) -> list[str]:
+    """The names of the nodes that may take part: those whose keys were removed are left out."""
+    return [name for name, entry in read_register(server).items() if entry["node"] != REMOVED]
+
+
 def read_federation(server: Path) -> Federation:
     """What `init_federation` was given, from what it wrote."""
     host, _, port = deploy_plan.read_deploy_plan(server).flower.address.rpartition(":")
