@@ -17,14 +17,8 @@ from PIL import Image
 from fedptr.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("elsewhere")
 QUICK = ["--rounds", "1", "--set", "method.H=1", "--set", "method.R=2", "--set", "machine.threads=1", "--out", "out"]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("FEDPTR_CACHE", str(tmp_path / "cache"))
 
 
 def refused(capsys: Capture, *argv: str) -> str:

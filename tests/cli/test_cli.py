@@ -13,26 +13,14 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tiny_runs import MLP
 from wait_until import PATIENCE
 
 from fedptr.cli.main import main
 from fedptr.errors import ClientError
 from fedptr.methods import all_methods
 
-TINY = [
-    "--preset",
-    "paper",
-    "--model",
-    "mlp",
-    "--width",
-    "8",
-    "--rounds",
-    "2",
-    "--set",
-    "local.batch=32",
-    "--set",
-    "machine.threads=1",
-]
+TINY = [*MLP, "--rounds", "2", "--set", "local.batch=32", "--set", "machine.threads=1"]
 Capture = pytest.CaptureFixture[str]
 
 

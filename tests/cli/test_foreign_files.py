@@ -21,14 +21,8 @@ from fedptr.runs.run_status import find_expected_runs
 from fedptr.runs.summary import read_result
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("elsewhere")
 PARTS = ("train_x", "train_y", "test_x", "test_y")
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("FEDPTR_CACHE", str(tmp_path / "cache"))
 
 
 def refused(capsys: Capture, *argv: str) -> str:

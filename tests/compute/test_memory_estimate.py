@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import MLP
 from torch import nn
 
 from fedptr.cli.main import main
@@ -233,20 +234,7 @@ def test_a_container_may_leave_less(mine: str, group: str, names: tuple[str, str
 
 # The door
 
-TINY = [
-    "--preset",
-    "paper",
-    "--model",
-    "mlp",
-    "--width",
-    "8",
-    "--rounds",
-    "1",
-    "--batch",
-    "32",
-    "--set",
-    "machine.threads=1",
-]
+TINY = [*MLP, "--rounds", "1", "--batch", "32", "--set", "machine.threads=1"]
 
 
 def refused(capsys: Capture, *argv: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# The paper's settings with a tiny model.
+MLP = ["--preset", "paper", "--model", "mlp", "--width", "8"]
 # Five of ten clients a round.
 HALF = ["--model", "mlp", "--width", "8", "--batch", "32", "--participation", "0.5", "--set", "machine.threads=1"]
 

@@ -8,25 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_runs import MLP
 
 from fedptr.cli.main import main
 from fedptr.runs import trackers
 from fedptr.runs.rounds_file import Record
 
-TINY = [
-    "--preset",
-    "paper",
-    "--model",
-    "mlp",
-    "--width",
-    "8",
-    "--method",
-    "fedptr",
-    "--set",
-    "local.batch=32",
-    "--set",
-    "machine.threads=1",
-]
+TINY = [*MLP, "--method", "fedptr", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--rounds", "5"]
 Capture = pytest.CaptureFixture[str]
 KINDS = pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
