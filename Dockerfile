@@ -6,7 +6,7 @@
 #   docker build -t fedptr --build-arg PIP_EXTRA_INDEX_URL=… .
 FROM python:3.11-slim
 
-# The compiler is for convnet.cpp, which is compiled when a run first needs it; any version will do.
+# The compiler is for convnet.cpp, which the installation below compiles; any version will do.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends g++ \

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from fedptr import methods as methods
     from fedptr.core.client_states import StateStore as StateStore
     from fedptr.core.federation import Rounds as Rounds
-    from fedptr.core.federation import Run as Run
     from fedptr.core.federation import federate as federate
     from fedptr.core.local_training import Local as Local
     from fedptr.core.multi_label import MultiLabel as MultiLabel
     from fedptr.core.predictor import Predictor as Predictor
     from fedptr.core.regression import Regression as Regression
+    from fedptr.core.run import Run as Run
     from fedptr.core.samples import Samples as Samples
     from fedptr.core.task import Classification as Classification
     from fedptr.core.task import ModelTask as ModelTask
@@ -33,7 +33,7 @@ _HOME = {
     "StateStore": "core.client_states",
     "federate": "core.federation",
     "Rounds": "core.federation",
-    "Run": "core.federation",
+    "Run": "core.run",
     "Local": "core.local_training",
     "MultiLabel": "core.multi_label",
     "Predictor": "core.predictor",

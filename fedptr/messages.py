@@ -4,23 +4,61 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+
+class Bars:
+    """The bars that are on the terminal now. Whoever comes while there are some adds a line to them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.shown: Any = None  # rich's Progress
+
+    @contextmanager
+    def open(self, columns: Sequence[Any] = ()) -> Iterator[Any]:
+        """The bars, new ones with these columns if there are none; of these, nothing stays on the terminal."""
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with self.lock:
+            there = self.shown
+            if there is None:
+                self.shown = Progress(
+                    *columns, console=Console(stderr=True), transient=not columns, expand=bool(columns)
+                )
+                self.shown.start()
+            bars = self.shown
+        try:
+            yield bars
+        finally:
+            if there is None:
+                with self.lock:
+                    self.shown = None
+                bars.stop()
+
+
+BARS = Bars()
 
 
 @contextmanager
 def progress_bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the amount of work done since the last call; `total` may be unknown."""
-    if not sys.stderr.isatty():
+    """Yields a function to call with the amount of work done since the last call; `total` may be unknown.
+
+    Bars may be open at the same time, also in several threads; one that ends disappears.
+    """
+    if BARS.shown is None and not sys.stderr.isatty():  # beneath rich's bars, stderr is no terminal
         yield lambda done: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(words, total=total)
-        yield lambda done: progress.advance(task, done)
+    with BARS.open() as bars:
+        task = bars.add_task(words, total=total, unit="", words="")
+        try:
+            yield lambda done: bars.advance(task, done)
+        finally:
+            bars.remove_task(task)
 
 
 def print_notice(words: str) -> None:

@@ -1,4 +1,4 @@
-"""Learning curves as PNG and SVG: accuracy against rounds, and against seconds."""
+"""Learning curves as PNG and SVG: accuracy, or another score, against rounds, and against seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedptr.headline import Headline, headline_of_rounds
 from fedptr.stats import mean_with_interval
 
 Records = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # method -> seeds -> rounds
@@ -52,11 +53,11 @@ def plot_learning_curves(records: Records, looks: Mapping[str, Look], title: str
 
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_round, by_second = figure.subplots(1, 2, sharey=True)
-    lines = []
+    lines, headline = [], headline_of_rounds(record for seeds in records.values() for one in seeds for record in one)
     for name, seeds in records.items():
         colour, dashes, bold = looks[name]
-        rounds, seconds, accuracy = stack_accuracies(seeds)
-        mean, half = mean_with_interval(accuracy)
+        rounds, seconds, scores = stack_scores(seeds, headline)
+        mean, half = mean_with_interval(scores)
         look = {"color": colour, "linestyle": dashes, "linewidth": 2.8 if bold else 1.4, "zorder": 3 if bold else 4}
         look |= {"marker": "o", "markersize": 5 if bold else 3.5} if len(rounds) <= MARKED else {}
         for axes, x in ((by_round, rounds), (by_second, seconds)):
@@ -65,7 +66,9 @@ def plot_learning_curves(records: Records, looks: Mapping[str, Look], title: str
                 draw_band(axes, x, mean - half, mean + half, colour, 0.12)
         lines.append((mean[-1], line))
     repeated = f", mean ± 95 % CI of {len(seeds)} seeds" if len(seeds) > 1 else ""
-    by_round.set(xlabel="communication round", ylabel=f"test accuracy (%){repeated}")
+    by_round.set(
+        xlabel="communication round", ylabel=f"test {headline.words}{' (%)' if headline.percent else ''}{repeated}"
+    )
     by_round.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     by_second.set(xlabel="seconds of computation (logarithmic), all clients one after another", xscale="log")
     by_second.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -108,9 +111,14 @@ def save_png(figure: Any, path: Path, dpi: int) -> None:
     image.quantize(PALETTE, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
 
 
-def stack_accuracies(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
-    """The evaluated rounds, the mean seconds until each, and the accuracies (%) by seed and round."""
-    rounds = np.array([r["round"] for r in seeds[0] if "test_accuracy" in r])
-    accuracy = 100 * np.array([[r["test_accuracy"] for r in records if "test_accuracy" in r] for records in seeds])
-    seconds = np.cumsum([[r["seconds"]["total"] for r in records] for records in seeds], axis=1)
-    return rounds, seconds.mean(0)[rounds - 1], accuracy
+def stack_scores(seeds: Sequence[Sequence[Mapping[str, Any]]], headline: Headline) -> tuple[Any, Any, Any]:
+    """The rounds that all seeds evaluated, the mean seconds until each, and the scores by seed and round.
+
+    A seed that stopped early has fewer than the others.
+    """
+    found = [{r["round"]: r[headline.test] for r in records if headline.test in r} for records in seeds]
+    rounds = np.array([t for t in found[0] if all(t in one for one in found)])
+    scores = headline.factor * np.array([[one[t] for t in rounds.tolist()] for one in found])
+    shortest = min(map(len, seeds))
+    seconds = np.cumsum([[r["seconds"]["total"] for r in records[:shortest]] for records in seeds], axis=1)
+    return rounds, seconds.mean(0)[rounds - 1], scores

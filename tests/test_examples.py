@@ -26,6 +26,7 @@ from fedptr.core.local_training import Local
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
+from fedptr.data.sources import SOURCES, find_dataset
 from fedptr.methods import make_method
 from fedptr.models.networks import ConvNet
 from fedptr.runs.experiment import Experiment, prepare_experiment
@@ -62,6 +63,28 @@ def test_own_regression(tmp_path: Path) -> None:
     scores = re.findall(r"^(\S+) +R² ([\d.]+)", done.stdout, re.MULTILINE)
     assert [name for name, _ in scores] == ["fedavg", "fedptr"]
     assert all(0.35 < float(r2) < 0.6 for _, r2 in scores)  # linear regression on all data has about 0.5
+
+
+@pytest.mark.slow
+def test_own_callbacks(tmp_path: Path) -> None:
+    """Every callback acts: a log, lower learning rates, early stops, and the best model, which is loaded again."""
+    seen = accuracies(sys.executable, "-W", "error", EXAMPLES / "own_callbacks.py", cwd=tmp_path)
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert len(lines) - 1 == len(seen) - 1 < 100, "it stops early"
+    rates = [line.split(",")[1] for line in lines[1:]]
+    assert len(set(rates)) == 3
+    assert rates == sorted(rates, key=float, reverse=True)
+    assert seen[-1] > 0.85 > seen[0]
+    assert (tmp_path / "best-model" / "weights.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_own_airlines(tmp_path: Path) -> None:
+    if find_dataset(SOURCES["flights"]) is None:
+        pytest.skip("flights is not installed: run `fedptr data get flights`")
+    together, tuned, alone = accuracies(sys.executable, "-W", "error", EXAMPLES / "own_airlines.py", cwd=tmp_path)
+    assert min(together, tuned, alone) > 0.68  # always saying "early" is right 56 times in 100
 
 
 @pytest.mark.slow
@@ -219,3 +242,16 @@ def test_the_readme_is_short_and_starts_with_a_run() -> None:
     assert re.findall(r"^fedptr .*?(?=  |$)", readme(), re.MULTILINE)[0] == "fedptr run"
     assert "\nmake demo " in readme()
     assert "\nmake test " in readme()
+
+
+@pytest.mark.slow
+def test_docstrings_become_texts(tmp_path: Path) -> None:
+    """With fewer texts than the example's, as its packages change."""
+    from fedptr.data.load import load_dataset
+
+    command = [sys.executable, str(EXAMPLES / "docstrings" / "write_tables.py"), str(tmp_path / "docstrings")]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    data = load_dataset(str(tmp_path / "docstrings"))
+    assert data.classes == ("matplotlib", "numpy", "scipy", "sklearn", "torch")
+    assert data.vocabulary
+    assert len(data.train_y) > 3 * len(data.test_y) > 900

@@ -29,7 +29,18 @@ for name in json.load(sys.stdin):
         found["failed"][name] = traceback.format_exc()
 print(json.dumps(found))
 """
-EXTRAS = {"flwr", "ray", "cryptography", "starlette", "uvicorn", "mlflow", "tensorboard", "dp_accounting"}
+EXTRAS = {
+    "flwr",
+    "ray",
+    "cryptography",
+    "starlette",
+    "uvicorn",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "dp_accounting",
+    "optuna",
+}
 
 
 def modules() -> list[str]:

@@ -13,7 +13,7 @@ ROOT = Path(fedptr.__file__).parent
 # Lowest first. What stands on one line may import one another.
 LAYERS = (
     ("errors",),
-    ("settings", "types", "messages", "stats", "plots", "own_code", "regular_files"),
+    ("settings", "types", "messages", "stats", "headline", "plots", "own_code", "regular_files"),
     ("tensor_bytes",),
     ("atomic_files",),
     ("core",),
@@ -29,6 +29,7 @@ LAYERS = (
     ("audit",),
     ("reproduce",),
     ("theory",),
+    ("sweep",),
     ("report",),
     ("cli",),
     ("__main__",),

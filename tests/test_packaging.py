@@ -5,6 +5,8 @@ from __future__ import annotations
 import email
 import email.message
 import importlib.metadata
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ from documented_commands import check_commands
 from wait_until import PATIENCE
 
 from fedptr import messages
+from fedptr.compute import compiler, cpp_extension
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -28,6 +31,10 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built from a copy, since setuptools writes beside the sources; without a network."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(out: Path, **more: str) -> zipfile.ZipFile:
     needed = int(re.findall(r"setuptools>=(\d+)", PROJECT["build-system"]["requires"][0])[0])
     try:
         found = importlib.metadata.version("setuptools")
@@ -35,13 +42,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         found = "0"
     if int(found.partition(".")[0]) < needed:
         pytest.skip(f"building a wheel needs setuptools {needed}, and {found} is installed: pip install 'fedptr[test]'")
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    source = out / "source"
+    source.mkdir()
     for name in SOURCES:
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "fedptr", source / "fedptr", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "fedptr", source / "fedptr", ignore=shutil.ignore_patterns("__pycache__", "built"))
     offline = ["--no-build-isolation", "--no-deps", "--no-index"]
     command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(out), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = out.glob("*.whl")
     return zipfile.ZipFile(built)
@@ -55,12 +63,50 @@ def read_metadata(wheel: zipfile.ZipFile) -> email.message.Message:
 @pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
     there = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    files = (path for path in (ROOT / "fedptr").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert there == {str(path.relative_to(ROOT)) for path in files}
+    files = (path.relative_to(ROOT) for path in (ROOT / "fedptr").rglob("*") if path.is_file())
+    made = {"__pycache__", "built"}
+    assert there - compiled_files(wheel) == {str(path) for path in files if not made.intersection(path.parts)}
     assert {"fedptr/py.typed", "fedptr/compute/convnet.cpp", "fedptr/report/assets/page.js"} < there
     (entry,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert b"fedptr = fedptr.cli.main:main" in wheel.read(entry)
     assert [name for name in wheel.namelist() if name.endswith("licenses/LICENSE")]
+
+
+def compiled_files(wheel: zipfile.ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if name.startswith("fedptr/compute/built/")}
+
+
+DIGITS = (
+    "import sys; from fedptr.cli.main import main\n"
+    "sys.exit(main(['run', '--method', 'fedptr', '--rounds', '2', '--subset', '100', '--clients', '2', '--compile',"
+    " 'on', '--out', sys.argv[1]]))"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, compiler.COMPILERS)), reason="no C++ compiler here")
+def test_the_compiled_code_comes_with_it_and_needs_no_compiler(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    names = {f"convnet-float-{kind}.{end}" for kind in compiler.flags_of_kinds() for end in ("so", "json")}
+    assert compiled_files(wheel) == {f"fedptr/compute/built/{name}" for name in names}
+    assert Path(str(wheel.filename)).stem.split("-")[2:4] == ["py3", "none"], "ctypes loads it, in any Python"
+    if not compiler.kinds_here(cpp_extension.processor_features()):
+        pytest.skip("this processor is older than what an installation brings")
+    wheel.extractall(tmp_path / "unpacked")
+    (tmp_path / "cache").mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "CXX"}
+    env |= {"PYTHONPATH": str(tmp_path / "unpacked"), "PATH": "/nowhere", "OMP_NUM_THREADS": "1"}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", DIGITS, str(tmp_path / "run")]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert "compiling" not in done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["computed"] == "winograd"
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_never_fails_an_installation(tmp_path: Path) -> None:
+    assert not compiled_files(build_wheel(tmp_path, CXX="false"))
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """audit.json: the numbers of an audit, and what they were computed from.
 
 Attacks on the same model and examples are added to the file, so they can be run one by one. A file about another model
-or other examples is put aside. The part about auxiliary sets belongs to the run, whatever the examples are. Results
-made with more examples or shadows are replaced only where that is forced.
+or other examples is put aside. The parts about auxiliary and sent sets belong to the run, whatever the examples are.
+Results made with more examples or shadows are replaced only where that is forced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import write_text
-from fedptr.audit.check_audit import WRONG, check_audit
+from fedptr.audit.check_audit import SETS, WRONG, check_audit
 from fedptr.audit.examples import Examples
 from fedptr.audit.metrics import Measures
 from fedptr.audit.options import AuditOptions
@@ -77,7 +77,7 @@ def refuse_smaller_audit(folder: Path, run: Target, examples: Examples, options:
         raise UserError(f"{folder / NAME} {words}")
 
 
-def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxiliary: Result | None) -> Result:
+def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], sets: dict[str, Result]) -> Result:
     """Writes the file into the audit's folder, and returns its content."""
     before = read_audit(folder) if (folder / NAME).is_file() else {}
     run, all_ = (all(before.get(name) == told[name] for name in names) for names in (RUN, SAME))
@@ -87,8 +87,8 @@ def write_audit(folder: Path, told: Result, attacks: dict[str, Measures], auxili
     if before and (fewer or not all_) and before["attacks"]:
         put_audit_aside(folder, before["target"])
     whole = {**told, "attacks": {**(before["attacks"] if before and all_ else {}), **attacks}}
-    own = auxiliary or (before.get("auxiliary") if run else None)
-    whole |= {"auxiliary": own} if own else {}
+    earlier = {name: before[name] for name in SETS if before.get(name)} if run else {}
+    whole |= {**earlier, **sets}
     write_text(folder / NAME, json.dumps(to_json_values(whole), indent=1) + "\n")
     return whole
 

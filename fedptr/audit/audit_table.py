@@ -12,14 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fedptr.audit.metrics import RATES, Measures
+from fedptr.messages import count_noun
 
 HEADINGS = ("AUC (95 % CI)", "accuracy %", "oracle %", *(f"TPR at {100 * rate:g} % FPR" for rate in RATES))
 NONE = "–"
-AUXILIARY = ("start", "copies %", "closer %", "distances", "members, AUC", "starts, AUC", "TPR %")
-EXPLAINED = (
-    "Distances are to the nearest of all own samples, of as many own as are held out, and of those; "
-    f"TPR: starts that are found at {100 * RATES[-1]:g} % FPR."
-)
+NEAR = ("copies %", "closer %", "distances", "members, AUC")
+AUXILIARY = ("start", *NEAR, "starts, AUC", "TPR %")
+SENT = ("sets", "images", *NEAR, "TPR %")
+DISTANCES = "Distances are to the nearest of all own samples, of as many own as are held out, and of those; TPR: "
+EXPLAINED = {
+    "auxiliary": f"{DISTANCES}starts that are found at {100 * RATES[-1]:g} % FPR.",
+    "sent": f"{DISTANCES}members that are found at {100 * RATES[-1]:g} % FPR.",
+}
 
 
 def format_measures(numbers: Measures) -> list[str]:
@@ -57,28 +61,59 @@ def print_audit(found: dict[str, Any], console: Console) -> None:
         console.print(client_table(found))
     if "auxiliary" in found:
         console.print(auxiliary_table(found["auxiliary"]))
+    if "sent" in found:
+        console.print(sent_table(found["sent"]))
 
 
 def auxiliary_table(own: dict[str, Any]) -> Table:
     """What the auxiliary sets give away, over the rounds."""
     title = f"Auxiliary sets of {name_owners(own['owners'])}: real against noise as a start"
-    return make_table(AUXILIARY, auxiliary_rows(own), title, f"{own['note']}\n{EXPLAINED}")
+    return make_table(AUXILIARY, auxiliary_rows(own), title, f"{own['note']}\n{EXPLAINED['auxiliary']}")
 
 
 def auxiliary_rows(own: dict[str, Any]) -> Iterator[list[str]]:
     for init, series in own["series"].items():
         for entry in series:
-            low, high = entry["closer_ci95"]
-            closer = f"{100 * entry['closer']:.0f} ({100 * low:.0f}–{100 * high:.0f})"
-            near = " / ".join(f"{entry[f'distance_{side}']:.3f}" for side in ("any", "own", "held"))
-            copies = f"{100 * entry['copies']:.0f}"
-            attacks = [format_measures(entry[name] or {}) for name in ("members", "starts")]
-            found = [attacks[0][0], attacks[1][0], attacks[1][-1].partition(" (")[0]]
-            yield [f"{init}, round {entry['round']}", copies, closer, near, *found]
+            starts = format_measures(entry["starts"] or {})
+            yield [f"{init}, round {entry['round']}", *near_cells(entry), starts[0], found_rate(starts)]
+
+
+def sent_table(own: dict[str, Any]) -> Table:
+    """What the sets that clients sent give away: all together, and each."""
+    title = f"Sets that {name_owners(own['owners'])} sent"
+    return make_table(SENT, sent_rows(own), title, f"{own['note']}\n{EXPLAINED['sent']}")
+
+
+def sent_rows(own: dict[str, Any]) -> Iterator[list[str]]:
+    everyone = [(f"all, round {entry['round']}", entry) for series in own["series"].values() for entry in series]
+    for name, entry in [*everyone, *((describe_owner(entry["owner"]), entry) for entry in own["by_owner"])]:
+        members = format_measures(entry["members"] or {})
+        yield [name, f"{entry['images']:.0f}", *near_cells(entry), found_rate(members)]
+
+
+def near_cells(entry: dict[str, Any]) -> list[str]:
+    """As in NEAR."""
+    low, high = entry["closer_ci95"]
+    closer = f"{100 * entry['closer']:.0f} ({100 * low:.0f}–{100 * high:.0f})"
+    near = " / ".join(f"{entry[f'distance_{side}']:.3f}" for side in ("any", "own", "held"))
+    return [f"{100 * entry['copies']:.0f}", closer, near, format_measures(entry["members"] or {})[0]]
+
+
+def found_rate(cells: Sequence[str]) -> str:
+    """The TPR at the highest FPR, without its interval."""
+    return cells[-1].partition(" (")[0]
+
+
+def describe_owner(owner: str) -> str:
+    """
+    >>> describe_owner("client3")
+    'client 3'
+    """
+    return owner.replace("client", "client ")
 
 
 def name_owners(owners: list[str]) -> str:
-    return "the server" if owners == ["server"] else f"{len(owners)} clients"
+    return "the server" if owners == ["server"] else count_noun(len(owners), "client")
 
 
 def client_table(found: dict[str, Any]) -> Table:

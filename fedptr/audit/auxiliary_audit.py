@@ -2,14 +2,7 @@
 
 The run is repeated twice, keeping all sets over the rounds: with sets that start from own samples and with sets that
 start from noise (on a server from noise only). The one that starts as the run's own did has the same weights, to the
-last bit, which is checked. Then, for every owner and class, four questions after every kept round:
-
-    copies    how many of its images are samples of the owner, pixel by pixel?
-    closer    is an auxiliary image nearer to the owner's samples than to as many held-out ones of its class?
-    members   can the owner's samples be told from held-out ones by their distance to the set?
-    starts    can those samples be told that a real-initialised set began as copies of? Of noise, as a control
-
-Half is chance, but for copies. Being nearest is the only attack here: a stronger one may do better.
+last bit, which is checked. Then the questions of `fedptr.audit.set_questions` are asked after every kept round.
 """
 
 from __future__ import annotations
@@ -17,21 +10,13 @@ from __future__ import annotations
 import typing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedptr.audit import closest_pairs
-from fedptr.audit.metrics import ENOUGH, measure_attack
-from fedptr.audit.neighbours import (
-    SAME,
-    Distances,
-    OwnedClass,
-    find_start_samples,
-    list_owned_classes,
-    measure_distances,
-)
-from fedptr.audit.roc import Flags, Floats
+from fedptr.audit.neighbours import OwnedClass, find_start_samples, list_owned_classes
+from fedptr.audit.roc import Flags
+from fedptr.audit.set_questions import FOLDER, Result, ask_questions
 from fedptr.audit.shadows import SPLIT, TrainingJob, make_generator, train_jobs
 from fedptr.audit.target import Target
 from fedptr.errors import UserError
@@ -42,9 +27,7 @@ from fedptr.runs.plan import OutputPlan, Plan
 from fedptr.types import State
 
 KEPT = 5  # rounds, about, besides the first
-FOLDER = "auxiliary"
 LEAVES = "An auxiliary set never leaves its owner in FedPTR; these numbers say what would follow if it did."
-Result = dict[str, Any]
 
 
 def check_has_auxiliary_sets(plan: Plan) -> None:
@@ -113,47 +96,3 @@ def find_beginnings(run: Target, found: list[OwnedClass], first: dict[str, State
         else np.zeros(len(group.own), dtype=bool)
         for group in found
     ]
-
-
-def ask_questions(
-    run: Target, found: list[OwnedClass], began: list[Flags], t: int, state: dict[str, State], seed: int
-) -> Result | None:
-    """The answers to the four questions after one round; None if no owner of a set can be compared."""
-    here = [
-        (g, b, measure_distances(run, g, state[g.owner])) for g, b in zip(found, began, strict=True) if g.owner in state
-    ]
-    if not here:
-        return None
-    to_any = np.concatenate([n.to_any for _, _, n in here])
-    rng = make_generator(seed, FOLDER, t)
-    closer = np.concatenate([np.where(n.to_own == n.to_held, 0.5, n.to_own < n.to_held) for _, _, n in here])
-    means = [closer[rng.integers(len(closer), size=len(closer))].mean() for _ in range(500)]
-    return {
-        "round": t,
-        "images": len(closer),
-        "distance_own": float(np.median(np.concatenate([n.to_own for _, _, n in here]))),
-        "distance_held": float(np.median(np.concatenate([n.to_held for _, _, n in here]))),
-        "distance_any": float(np.median(to_any)),
-        "copies": float((to_any < SAME).mean()),
-        "closer": float(closer.mean()),
-        "closer_ci95": np.quantile(means, [0.025, 0.975]).tolist(),
-        "members": attack_by_distance([(n.of_own[: g.n], n.of_held[: g.n]) for g, _, n in here], rng),
-        "starts": attack_by_distance([starts_and_held_out(n, b, g.n) for g, b, n in here], rng),
-    }
-
-
-def starts_and_held_out(found: Distances, began: Flags, n: int) -> tuple[Floats, Floats]:
-    """The samples a set began with, and as many held-out ones of the class."""
-    few = min(int(began.sum()), n)
-    return found.of_own[began][:few], found.of_held[:few]
-
-
-def attack_by_distance(sides: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Result | None:
-    """Tells members from non-members by their distance to the set; None if there are too few."""
-    own, held = (np.concatenate(side) for side in zip(*sides, strict=True))
-    if len(own) < ENOUGH:
-        return None
-    member = np.arange(len(own) + len(held)) < len(own)
-    found = measure_attack(-np.concatenate([own, held]), member, rng, draws=200)
-    del found["roc"]
-    return found

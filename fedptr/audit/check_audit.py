@@ -8,7 +8,9 @@ from fedptr.audit.metrics import RATES
 from fedptr.stats import is_usable_number
 
 Audit = dict[str, Any]
-STARTS = {"real": "own samples", "noise": "noise"}
+SENT = "sent"
+SERIES = ("real", "noise", SENT)  # how auxiliary sets start, or the sets that clients sent
+SETS = ("auxiliary", SENT)  # kinds of sets that are attacked
 NUMBERS = ("copies", "closer", "distance_any", "distance_own", "distance_held")
 LONGEST = 1000  # points of a curve, rounds of a series
 WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what a foreign file raises
@@ -16,13 +18,13 @@ WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what a 
 
 def check_audit(whole: Audit) -> Audit:
     """The parts that are shown; raises one of WRONG if something is missing or not a number."""
-    own = whole.get("auxiliary")
     told = {name: str(whole[name]) for name in ("method", "dataset", "run_seed", "target")}
     counts = {name: check_number(whole[name]) for name in ("members", "non_members")}
     attacks = {str(name): check_attack(numbers) for name, numbers in whole["attacks"].items()}
     if len({len(numbers["clients"]) for numbers in attacks.values()}) > 1:
         raise ValueError
-    return {**told, **counts, "attacks": attacks, "auxiliary": check_auxiliary(own) if own else None}
+    sets = {name: check_sets(whole[name]) if whole.get(name) else None for name in SETS}
+    return {**told, **counts, "attacks": attacks, **sets}
 
 
 def check_attack(numbers: Any) -> Audit:
@@ -51,21 +53,26 @@ def check_client(entry: Any) -> Audit:
     return {**counts, **(check_measures(entry) if "auc" in entry else {})}
 
 
-def check_auxiliary(own: Any) -> Audit:
+def check_sets(own: Any) -> Audit:
     series = {
-        str(init): [
-            {
-                "round": int(check_number(entry["round"])),
-                **{name: check_number(entry[name]) for name in NUMBERS},
-                "closer_ci95": check_pair(entry["closer_ci95"]),
-                **{name: check_measures(entry[name]) if entry[name] else None for name in ("members", "starts")},
-            }
-            for entry in entries[:LONGEST]
-        ]
+        str(init): [check_entry(entry) for entry in entries[:LONGEST]]
         for init, entries in own["series"].items()
-        if init in STARTS
+        if init in SERIES
     }
-    return {"note": str(own["note"]), "owners": [str(owner) for owner in own["owners"]], "series": series}
+    owners = [str(owner) for owner in own["owners"]]
+    each = [{"owner": str(entry["owner"]), **check_entry(entry)} for entry in own.get("by_owner", [])]
+    return {"note": str(own["note"]), "owners": owners, "series": series, "by_owner": each}
+
+
+def check_entry(entry: Any) -> Audit:
+    """What a set, or all of them together, gave away after a round."""
+    return {
+        "round": int(check_number(entry["round"])),
+        "images": int(check_number(entry.get("images", 0))),
+        **{name: check_number(entry[name]) for name in NUMBERS},
+        "closer_ci95": check_pair(entry["closer_ci95"]),
+        **{name: check_measures(entry[name]) if entry[name] else None for name in ("members", "starts")},
+    }
 
 
 def check_number(value: Any) -> float:

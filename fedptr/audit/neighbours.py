@@ -19,7 +19,7 @@ from torch import Tensor
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.target import Target
 from fedptr.data.split import Ints
-from fedptr.runs.auxiliary_sets import SERVER
+from fedptr.runs.set_owners import SERVER, client_number
 from fedptr.types import State
 
 SAME = 1e-5  # below this distance two images are one: a set begins with exact copies
@@ -51,7 +51,7 @@ def list_owned_classes(run: Target, owners: list[str], rng: np.random.Generator)
     labels, held = run.labels, np.setdiff1d(np.arange(len(run.labels)), taken)
     found = []
     for owner in owners:
-        rows = taken if owner == SERVER else run.split.clients[int(owner.removeprefix("client"))]
+        rows = taken if owner == SERVER else run.split.clients[client_number(owner)]
         for label in np.unique(labels[rows]):
             own, other = (rng.permutation(part[labels[part] == label]) for part in (rows, held))
             if n := min(len(own), len(other)):

@@ -11,7 +11,8 @@ from fedptr.audit.shadows import Trainer
 from fedptr.errors import UserError
 from fedptr.settings import unknown_name_error
 
-ATTACKS = ("loss", "lira", "auxiliary")
+ATTACKS = ("loss", "lira", "auxiliary", "sent")
+USUAL = ("loss", "lira")  # where none is named; and "sent" where clients sent sets
 MOST = 10_000  # shadows
 FEW = 8  # shadows, below which LiRA is hardly more than noise
 
@@ -28,7 +29,7 @@ SCALES = {"smoke": AuditScale(2, 200), "cpu": AuditScale(FEW), "paper": AuditSca
 
 @dataclass(frozen=True)
 class AuditOptions:
-    attacks: tuple[str, ...] = ("loss", "lira")
+    attacks: tuple[str, ...] = ()  # none named = the usual ones
     target: Literal["whole", "half"] = "whole"
     shadows: int = AuditScale().shadows
     trainer: Trainer = "federated"

@@ -13,15 +13,18 @@ import torch
 
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError
-from fedptr.audit import audit_json, auxiliary_audit, lira
+from fedptr.audit import audit_json, auxiliary_audit, lira, sent_audit
+from fedptr.audit.audit_json import Result
+from fedptr.audit.check_audit import SENT, SETS
 from fedptr.audit.examples import Examples, choose_examples
 from fedptr.audit.loss_attack import run_loss_attack
 from fedptr.audit.metrics import ENOUGH, Measures, measure_attack
-from fedptr.audit.options import FEW, AuditOptions
+from fedptr.audit.options import FEW, USUAL, AuditOptions
 from fedptr.audit.roc import Flags, Floats
 from fedptr.audit.shadows import TrainingJob, draw_halves, make_generator, make_job, plan_shadows, train_jobs
 from fedptr.audit.target import Target, load_target
-from fedptr.compute.choose import count_cores
+from fedptr.compute.cores import count_cores
+from fedptr.errors import UserError
 from fedptr.messages import format_duration, print_notice
 from fedptr.runs.folder import AUDIT
 from fedptr.runs.lock import locked
@@ -49,8 +52,8 @@ class AuditCase:
 def run_audit(folder: Path, options: AuditOptions) -> dict[str, Any]:
     """Audits a finished run and writes audit/audit.json into its folder; finished shadows are used again."""
     run = load_target(folder)
-    if "auxiliary" in options.attacks:
-        auxiliary_audit.check_has_auxiliary_sets(run.plan)
+    options = replace(options, attacks=options.attacks or (*USUAL, *([SENT] if sent_audit.sends_sets(run) else [])))
+    check_sets(run, options)
     examples = choose_examples(
         run.split, run.labels, options.examples, make_generator(options.seed, "examples"), run.seen
     )
@@ -66,13 +69,33 @@ def run_audit(folder: Path, options: AuditOptions) -> dict[str, Any]:
         case = AuditCase(run, attacked, examples, member, options)
         found = {"loss": attack_by_loss(case)} if "loss" in options.attacks else {}
         found |= attack_by_lira(case) if "lira" in options.attacks else {}
-        own = (
-            auxiliary_audit.audit_auxiliary_sets(run, options.seed, place, case.jobs)
-            if "auxiliary" in options.attacks
-            else None
-        )
+        sets = audit_sets(run, options, place, case.jobs)
         told = audit_json.describe_audit(run, attacked, examples, member, options)
-        return audit_json.write_audit(place, told, found, own)
+        return audit_json.write_audit(place, told, found, sets)
+
+
+def check_sets(run: Target, options: AuditOptions) -> None:
+    """Raises if the run has no such sets as are to be attacked, or none that can be compared with samples."""
+    asked = [name for name in SETS if name in options.attacks]
+    if "auxiliary" in asked:
+        auxiliary_audit.check_has_auxiliary_sets(run.plan)
+    if SENT in asked:
+        sent_audit.check_sends_sets(run)
+    if asked and run.dataset.vocabulary:
+        raise UserError(
+            f"the attack {asked[0]} compares learned sets with samples, and those of texts are word vectors; choose "
+            "loss or lira"
+        )
+
+
+def audit_sets(run: Target, options: AuditOptions, place: Path, jobs: int) -> dict[str, Result]:
+    """What each kind of set gives away, of those that are to be attacked."""
+    found = {}
+    if "auxiliary" in options.attacks:
+        found["auxiliary"] = auxiliary_audit.audit_auxiliary_sets(run, options.seed, place, jobs)
+    if SENT in options.attacks:
+        found[SENT] = sent_audit.audit_sent_sets(run, options.seed, place)
+    return found
 
 
 def train_on_half(run: Target, examples: Examples, options: AuditOptions) -> tuple[Target, Flags]:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fedptr.atomic_files import DamagedFileError
 from fedptr.audit.scores import compute_logits, compute_phi, cross_entropy
-from fedptr.compute.choose import count_cores
+from fedptr.compute.cores import count_cores
+from fedptr.core.early_stopping import STOPPED
 from fedptr.core.federation import Run
+from fedptr.core.learning_rate import depends_on_rounds
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.data.dataset import Dataset, dataset_digest, sampled_digest
@@ -70,6 +72,18 @@ class Target:
         ]
 
 
+def plan_as_trained(plan: Plan, summary: Record, folder: Path) -> Plan:
+    """The plan whose shadows train for as many rounds as the run did, also where it stopped early."""
+    if STOPPED not in summary:
+        return plan
+    if depends_on_rounds(plan.local):
+        words = f"its learning rates follow a {plan.local.schedule} over {plan.run.rounds} rounds"
+        raise UserError(
+            f"{folder} stopped early, and {words}, so no shadow can be trained like it; audit a run that did not stop"
+        )
+    return replace(plan, run=replace(plan.run, rounds=summary["rounds"], target=0.0, patience=0))
+
+
 def load_target(folder: Path) -> Target:
     """Loads a finished run; raises one sentence if it cannot be audited."""
     if not folder.is_dir():
@@ -84,9 +98,12 @@ def load_target(folder: Path) -> Target:
     split = Split.load(folder / "split.json")
     if split.sha256 != summary.get("split_sha256"):
         raise UserError(f"{folder / 'split.json'} is not the split of this run; take back the one it was run with")
+    plan = plan_as_trained(plan, summary, folder)
     device = choose_device(plan.machine.device)
     torch.set_num_threads(plan.machine.threads or count_cores())
     dataset = load_data(replace(plan.data, pool="all"))
+    if dataset.target != "class":
+        raise UserError(f"{folder} is not a classifier, and only classifiers are audited so far")
     expected = len(dataset.train_y) - (0 if plan.data.pool == "all" else len(dataset.test_y))
     if split.samples != expected:
         raise UserError(f"{folder} was trained on other data: {split.samples} samples, and here are {expected}")
@@ -94,7 +111,9 @@ def load_target(folder: Path) -> Target:
     now = dataset_digest(own)
     if summary.get("data_sha256", now) not in (now, sampled_digest(own)):  # runs of early versions did not tell
         raise UserError(f"{folder} was trained on other data than {plan.data.name} is here now; take back what it was")
+    plan = replace(plan, split=replace(plan.split, clients=len(split.clients)))  # which 0 leaves to the users
     pool, _ = to_samples(dataset, device)
     task = make_task(plan, dataset, device)
+    assert isinstance(task, Classification)
     seen = frozenset(client["id"] for record in records for client in record["clients"])
     return Target(folder, plan, summary, split, seen, dataset, pool, task, read_final_model(folder, task, summary))

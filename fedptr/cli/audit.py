@@ -8,14 +8,18 @@ from pathlib import Path
 
 from fedptr.cli.options import whole_number
 
-WORDS = """How well membership in the training data can be told from a finished run's final model, and from FedPTR's
-auxiliary sets. Writes DIR/audit: audit.json, roc.png, roc.svg, and the shadow models, which are trained once."""
+WORDS = """How well membership in the training data can be told from a finished run's final model, from the sets that
+clients sent, and from FedPTR's auxiliary sets. Writes DIR/audit: audit.json, roc.png, roc.svg, and the shadow models,
+which are trained once."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sub = commands.add_parser("audit", help="attack a finished run: what does it give away?", description=WORDS)
     sub.add_argument("dir", metavar="DIR", help="the folder of a finished run")
-    sub.add_argument("--attack", default="loss,lira", metavar="A,A,…", help="of loss, lira and auxiliary")
+    sub.add_argument(
+        "--attack", metavar="A,A,…",
+        help="of loss, lira, auxiliary and sent (default: loss, lira, and sent where clients sent sets)",
+    )  # fmt: skip
     sub.add_argument(
         "--scale", choices=("smoke", "cpu", "paper"),
         help="2 shadows and 200 examples, 8, or 64 shadows and all examples, where these are not given",
@@ -74,7 +78,9 @@ def audit(args: argparse.Namespace) -> int:
     options = AuditOptions(
         shadows=amount.shadows if args.shadows is None else args.shadows,
         examples=amount.examples if args.examples is None else args.examples,
-        attacks=tuple(dict.fromkeys(name.strip() for name in args.attack.split(","))),
+        attacks=tuple(dict.fromkeys(name.strip() for name in args.attack.split(",")))
+        if args.attack is not None
+        else (),
         target=args.target,
         trainer=args.shadow_trainer,
         variance=args.variance,

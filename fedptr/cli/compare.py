@@ -16,7 +16,7 @@ from fedptr.cli.options import (
     add_tracker_options,
     whole_number,
 )
-from fedptr.cli.run import announce_test_part, name_folder, warn_of_large_batch
+from fedptr.cli.run import announce_one_shot, announce_test_part, name_folder, warn_of_large_batch
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.folder import MOST_SEEDS
@@ -61,6 +61,7 @@ def compare(args: argparse.Namespace) -> int:
     out = claim_folder(Path(args.out) if args.out else new_folder_name(name_folder(first, "compare")), args.force)
     print_defaults(args, first)
     announce_test_part(first, experiment)
+    announce_one_shot([several[0].method for several in plans.values()])
     warn_of_large_batch(first, experiment)
     trackers.mark_trackers(out, args.trackers)
     comparing.write_comparison(tables, names, args.seeds, out)
@@ -78,7 +79,8 @@ def finish_comparison(plans: dict[str, list[Plan]], out: Path, recompute: bool =
     (first, *more), *_ = plans.values()
     with open_shared_engine(first.machine) as shared:
         summaries, failures = comparing.compare_methods(plans, out, shared, recompute)
-    Console().print(comparison_table.terminal_table(summaries, 1 + len(more), comparing.describe_conditions(first)))
+    conditions = comparing.describe_conditions(comparing.longest_plan(plans))
+    Console().print(comparison_table.terminal_table(summaries, 1 + len(more), conditions))
     print(f"curves: {out / 'curves.png'}\nresults: {out}")
     if failures:
         print_notice(

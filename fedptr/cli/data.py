@@ -22,6 +22,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     checking = commands.add_parser("check", parents=[common], help="decode a dataset again and verify it")
     which = checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
     with_completer(which, complete_datasets)
+    tasks = ("auto", "classification", "regression", "multi-label")
+    checking.add_argument("--task", choices=tasks, default="auto", help="what the labels of own data are")
     checking.set_defaults(handler=check_dataset)
 
 
@@ -32,7 +34,7 @@ def list_datasets(args: argparse.Namespace) -> int:
     from fedptr.data.sources import SOURCES, find_dataset, search_folders
 
     found_column, how_column = (Column(title, overflow="fold") for title in ("found", "how to get it"))
-    table = Table("name", "images", "classes", found_column, how_column, show_lines=True)
+    table = Table("name", "samples", "classes", "users", found_column, how_column, show_lines=True)
     for source in SOURCES.values():
         found = find_dataset(source, args.data_dir)
         if not source.forms:
@@ -41,9 +43,11 @@ def list_datasets(args: argparse.Namespace) -> int:
             where, how = f"{found[0]} ({found[1].words})", "it is there"
         else:
             looked = "\n".join(str(place) for place in search_folders(source, args.data_dir))
-            origin = f"{source.package}, or the official archive" if source.package else "the official archive"
+            ways = [source.package, "the official archive" if source.archives else ""]
+            origin = ", or ".join(way for way in ways if way)
             where, how = f"no, looked in\n{looked}", f"fedptr data get {source.name}\n({origin})"
-        table.add_row(source.name, f"{source.train} + {source.test}", str(source.n_classes), where, how)
+        samples, users = f"{source.train} + {source.test}", str(source.users or "")
+        table.add_row(source.name, samples, str(source.n_classes), users, where, how)
     # In a pipe or a file, rows are not folded at 80 columns; paths are text and not markup.
     width = None if sys.stdout.isatty() else 1000
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
@@ -63,12 +67,18 @@ def check_dataset(args: argparse.Namespace) -> int:
     from fedptr.data.load import locate_dataset
     from fedptr.data.sources import verify_dataset
 
-    found = locate_dataset(args.name, args.data_dir)
+    found = locate_dataset(args.name, args.data_dir, args.task)
     dataset = found.decode()
-    shape = "x".join(map(str, dataset.train_x.shape[1:]))
+    shape = "x".join(map(str, dataset.shape))
     print(f"{dataset.name}: {dataset.source}")
-    print(f"images: {len(dataset.train_y)} training + {len(dataset.test_y)} test of {shape}, {dataset.train_x.dtype}")
-    print(f"classes: {len(dataset.classes)}")
+    kind = "texts" if dataset.vocabulary else "images"
+    print(f"{kind}: {len(dataset.train_y)} training + {len(dataset.test_y)} test of {shape}, {dataset.train_x.dtype}")
+    if dataset.target == "number":
+        print(f"labels: numbers, mean {dataset.label_mean:.4g}, deviation {dataset.label_std:.4g}")
+    else:
+        print(f"{'classes' if dataset.target == 'class' else 'labels'}: {len(dataset.classes)}")
+    if dataset.users is not None:
+        print(f"users: {len(set(dataset.users.tolist()))} of the training part")
     if found.source is None:
         print("checksum: none is published for own data; it is well formed")
     else:

@@ -25,15 +25,17 @@ def add_parser(commands: Commands) -> None:
 
 
 def export(args: argparse.Namespace) -> int:
-    from fedptr.runs.export_model import FORMATS, choose_inputs, export_model
+    from fedptr.runs.export_model import FORMATS, choose_inputs, export_model, name_output
 
     model = load_chosen_model(args)
     path = Path(args.out) if args.out else Path(args.dir) / FORMATS[args.format]
     check = export_model(model, args.format, path, *choose_inputs(model, Path(args.dir)))
-    print(f"compared with our own on {check.inputs}: logits differ by at most {check.largest_difference:.0e}")
+    words = name_output(model)
+    print(f"compared with our own on {check.inputs}: {words} differ by at most {check.largest_difference:.0e}")
     values = "images with values in [0, 1]" if model.card.pixel_max else "float32 inputs"
-    print(
-        f"takes {values}, shape [n, {', '.join(map(str, model.shape))}]; returns logits of {len(model.classes)} classes"
-    )
+    returns = "numbers in the labels' units" if words == "numbers" else f"logits of {len(model.classes)} classes"
+    values = f"int64 token numbers below {model.shape[1]}" if model.card.text else values
+    shape = ", ".join(map(str, model.shape[:1] if model.card.text else model.shape))
+    print(f"takes {values}, shape [n, {shape}]; returns {returns}")
     print(f"results: {path}")
     return 0

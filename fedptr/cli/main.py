@@ -23,6 +23,7 @@ from fedptr.cli import (
     compare,
     data,
     deploy,
+    estimate,
     export,
     init,
     methods,
@@ -35,6 +36,7 @@ from fedptr.cli import (
     run,
     settings,
     status,
+    sweep,
     theory,
 )
 from fedptr.cli.completion import complete_command_line
@@ -45,7 +47,7 @@ from fedptr.runs.lock import StoppedError
 from fedptr.settings import unknown_name_error
 
 COMMANDS = (
-    init, run, compare, resume, status, report, predict, export,
+    init, run, compare, sweep, estimate, resume, status, report, predict, export,
     methods, settings, data, partition, audit, deploy, reproduce, results, theory,
 )  # fmt: skip
 

@@ -55,7 +55,8 @@ def print_method(console: Console, method: type[Method]) -> None:
     console.print(Text(f"{method.name}: {method.idea}\n", style="bold"))
     words = inspect.getdoc(inspect.getmodule(method)) or ""
     console.print(reflow_docstring(words, min(console.width, 120)), "", sep="\n")
-    console.print(f"{describe_cost(method)} (in model sizes)\ncite: {method.cite}\n")
+    console.print(f"{describe_cost(method)} (in model sizes)")
+    console.print(f"local optimiser: {method.optimisers_in_words()}\ncite: {method.cite}\n")
     table = Table(Column("setting", no_wrap=True), Column("default", no_wrap=True), "meaning", box=SIMPLE_HEAD)
     own = [info for info in list_settings("method", method_address(method)) if info.key != "name"]
     for info in own:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 Options = dict[str, tuple[str, str, str]]  # option -> the setting it stands for, its value in the help, the help
 
 DATA_OPTIONS = {
-    "--dataset": ("data.name", "D", "digits, fashion-mnist, cifar10, cifar100, tiny-imagenet, an .npz or a folder"),
+    "--dataset": ("data.name", "D", "digits, cifar10 … (see `fedptr data list`), an .npz, a .csv or a folder"),
     "--data-dir": ("data.dir", "DIR", "folder of datasets to look into first"),
+    "--task": ("data.task", "TASK", "of own data: classification, regression or multi-label; auto = by its labels"),
     "--subset": ("data.subset", "N", "class-balanced subset of N training images, and of as many test images; 0 = all"),
-    "--clients": ("split.clients", "N", "number of clients"),
-    "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity or iid"),
+    "--clients": ("split.clients", "N", "number of clients; 0 = one for every user"),
+    "--partition": ("split.kind", "P", "dirichlet, dirichlet-by-client, shards, classes, quantity, iid or users"),
     "--alpha": ("split.alpha", "A", "Dirichlet concentration; small = very different clients"),
     "--min-size": ("split.min_size", "S", "smallest allowed client"),
     "--split": ("split.file", "FILE", "use a saved split"),
@@ -31,8 +32,13 @@ RUN_OPTIONS = {
     "--lr": ("local.lr", "LR", "local learning rate"),
     "--batch": ("local.batch", "B", "local batch size"),
     "--epochs": ("local.epochs", "E", "local epochs"),
+    "--optimiser": ("local.optimiser", "O", "local optimiser: sgd, adam or adamw"),
+    "--schedule": ("local.schedule", "SCHEDULE", "learning rate over the rounds: constant, cosine or step"),
+    "--target": ("run.target", "SCORE", "stop when the test score reaches this, e.g. 0.9; 0 = off"),
+    "--patience": ("run.patience", "N", "stop after N evaluations without a new best; 0 = off"),
     "--model": ("model.name", "M", "convnet, mlp, lenet, resnet18, linear or module:factory"),
     "--width": ("model.width", "W", "channels or hidden units; 0 = by model"),
+    "--init": ("model.init", "FILE", "start from these weights: a safetensors file, or the folder of a finished run"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
     "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
     "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
@@ -44,7 +50,7 @@ ENGINE_OPTIONS = {
 
 
 METHOD_OPTION = {"--method": ("method.name", "M", "see `fedptr methods`")}
-PATHS = ("data.dir", "split.file")  # which the shell completes by itself
+PATHS = ("data.dir", "split.file", "model.init")  # which the shell completes by itself
 
 
 class Assign(argparse.Action):
@@ -116,6 +122,6 @@ def whole_number(option: str, most: int = MOST) -> Callable[[str], int]:
 
 
 def add_tracker_options(sub: argparse.ArgumentParser) -> None:
-    for name, words in (("tensorboard", "TensorBoard"), ("mlflow", "MLflow")):
+    for name, words in (("tensorboard", "TensorBoard"), ("mlflow", "MLflow"), ("wandb", "Weights & Biases")):
         how = f"write every round's numbers for {words} too (pip install 'fedptr[{name}]')"
         sub.add_argument(f"--{name}", dest="trackers", action="append_const", const=name, default=[], help=how)

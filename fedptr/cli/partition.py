@@ -37,7 +37,8 @@ def partition(args: argparse.Namespace) -> int:
     plan = check_plan(build_tables(args))
     dataset = load_data(plan.data)
     split = draw_split(plan, dataset)
-    Console().print(build_split_table(split, dataset.train_y, dataset.classes))
+    groups = dataset.label_groups()
+    Console().print(build_split_table(split, groups.train, groups.names))
     if split.tests:
         sizes, shared = split.tests.sizes, split.tests.shared
         print(
@@ -47,7 +48,7 @@ def partition(args: argparse.Namespace) -> int:
         print(f"; {shared} belong to more than one client" if shared else "")
     if path:
         split.save(path)
-        counts = split.counts(dataset.train_y, len(dataset.classes))
-        png, _ = plot_split(counts, dataset.classes, f"{dataset.name}, {split.origin}", path.with_suffix(""))
+        counts = split.counts(groups.train, len(groups.names))
+        png, _ = plot_split(counts, groups.names, f"{dataset.name}, {split.origin}", path.with_suffix(""))
         print(f"split: {path} (use it with --split)\nplot: {png}")
     return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedptr.data.sources import SOURCES
+from fedptr.data.split import Split
 from fedptr.engines.choose_engine import check_engine
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -26,7 +28,7 @@ def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
     tables = planning.assign_settings(tables, args.assignments)
     if getattr(args, "combine_with", None) and isinstance(chosen := tables.setdefault("method", {}), dict):
         chosen["name"] = f"{chosen.get('name', FedPTR.name)}+{args.combine_with}"
-    for section, key in (("data", "name"), ("data", "dir"), ("data", "features"), ("split", "file")):
+    for section, key in (("data", "name"), ("data", "dir"), ("data", "features"), ("split", "file"), ("model", "init")):
         table = tables.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(value, str) and value not in SOURCES and os.path.exists(value):
@@ -36,7 +38,16 @@ def build_tables(args: argparse.Namespace, names: Sequence[str] = ()) -> Tables:
         here = Path(args.plan).resolve().parent / name  # a run folder holds its own split
         if not os.path.exists(name) and here.is_file():
             chosen["file"] = str(here)
+    count_clients_of_file(tables)
     return add_paper_settings(tables) if args.preset == "paper" else add_dataset_defaults(tables, names, args)
+
+
+def count_clients_of_file(tables: Tables) -> None:
+    """Takes the number of clients from the split file, where only that is named; a bad file is refused later."""
+    split = tables.get("split")
+    if isinstance(split, dict) and isinstance(file := split.get("file"), str) and file and "clients" not in split:
+        with contextlib.suppress(UserError):
+            split["clients"] = len(Split.load(file).clients)
 
 
 def add_dataset_defaults(tables: Tables, names: Sequence[str], args: argparse.Namespace) -> Tables:

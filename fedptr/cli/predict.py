@@ -1,4 +1,4 @@
-"""`fedptr predict`: what a trained model sees in images."""
+"""`fedptr predict`: what a trained model sees in images or texts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    words = "what a trained model sees in images"
+    words = "what a trained model sees in images or texts"
     sub = commands.add_parser("predict", help=words, description=words, allow_abbrev=False)
     add_model_options(sub)
-    sub.add_argument("path", metavar="FILE|FOLDER", help="an image, a folder of images, an .npy or an .npz file")
+    sub.add_argument(
+        "path",
+        metavar="FILE|FOLDER|TEXT",
+        help="an image, a folder of images, a table, an .npy or an .npz file; for a model of texts a text, a .txt with "
+        "one in each line, or a table",
+    )
     sub.add_argument("--format", choices=("csv", "json"), default="csv", help="form of the result (default csv)")
     sub.add_argument("--out", metavar="FILE", help="where to write it (default: print it)")
     sub.add_argument("--resize", action="store_true", help="scale images of another size to the model's")
@@ -45,7 +50,7 @@ def predict(args: argparse.Namespace) -> int:
     from fedptr.runs.predict_files import format_predictions, predict_path
 
     model = load_chosen_model(args)
-    text = format_predictions(list(predict_path(model, Path(args.path), args.resize)), args.format)
+    text = format_predictions(list(predict_path(model, args.path, args.resize)), args.format)
     if args.out:
         write_text(Path(args.out), text)
         print(f"results: {args.out}")

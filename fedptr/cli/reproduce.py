@@ -50,7 +50,7 @@ def reproduce(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from fedptr.cli.reproduce_display import print_recipes, show_progress
-    from fedptr.compute.choose import count_cores
+    from fedptr.compute.cores import count_cores
     from fedptr.reproduce import tables
     from fedptr.reproduce.recipe import load_recipe
     from fedptr.reproduce.run_recipe import fetch_cells, gather_outcome, run_cells, with_earlier_cells, write_outcome

@@ -55,6 +55,10 @@ def resume(args: argparse.Namespace) -> int:
         return finish_comparison(
             {name: [change_engine(plan, args) for plan in plans] for name, plans in order.items()}, out, args.recompute
         )
+    if (out / "sweep.json").exists():
+        raise UserError(
+            f"{out} is a sweep; continue it with the same `fedptr sweep` command, or resume one of its runs"
+        )
     plan = change_engine(load_plan(out), args)
     rounds = plan.run.rounds if args.rounds is None else args.rounds
     if done := runner.read_if_finished(out, rounds):

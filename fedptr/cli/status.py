@@ -68,11 +68,17 @@ def print_json(folder: Path, runs: list[RunStatus], holders: dict[Path, Any]) ->
         "folder": str(folder),
         "counts": count_states(runs),
         "processes": [{"folder": str(place), **(who or {})} for place, who in holders.items()],
-        "runs": [{**asdict(run), "folder": str(run.folder)} for run in runs],
+        "runs": [name_own_score({**asdict(run), "folder": str(run.folder)}) for run in runs],
     }
     if deployed := parse_json(read_text(folder / "status.json")):
         found["deployed"] = deployed
     print(json.dumps(found))
+
+
+def name_own_score(told: dict[str, Any]) -> dict[str, Any]:
+    """A run's score under its own name."""
+    score = told.pop("score")
+    return {score if name == "accuracy" else name: value for name, value in told.items()}
 
 
 def count_states(runs: list[RunStatus]) -> dict[str, int]:
@@ -102,7 +108,7 @@ def print_statuses(
 
 
 def print_run(console: Console, run: RunStatus) -> None:
-    parts = [run.state, run.method, f"round {format_rounds(run, ' of ')}", f"accuracy {format_accuracy(run)}"]
+    parts = [run.state, run.method, f"round {format_rounds(run, ' of ')}", f"{name_score([run])} {format_score(run)}"]
     left = format_left(run)
     console.print(make_printable(" · ".join(parts + ([f"about {left} left"] if left else []))))
     if run.problem:
@@ -120,12 +126,12 @@ def print_table(console: Console, folder: Path, runs: list[RunStatus]) -> None:
     table = Table(
         Column("run", overflow="fold"),
         Column("state", no_wrap=True),
-        *(Column(name, no_wrap=True, justify="right") for name in ("round", "accuracy", "time left")),
+        *(Column(name, no_wrap=True, justify="right") for name in ("round", name_score(runs), "time left")),
         box=SIMPLE_HEAD,
     )
     for run in runs:
         name = name_from(run.folder, folder)
-        table.add_row(name, run.state, format_rounds(run, "/"), format_accuracy(run), format_left(run) or "–")
+        table.add_row(name, run.state, format_rounds(run, "/"), format_score(run), format_left(run) or "–")
     console.print(table)
 
 
@@ -142,8 +148,20 @@ def format_rounds(run: RunStatus, between: str) -> str:
     return f"{run.round}{between}{'?' if run.rounds is None else run.rounds}"
 
 
-def format_accuracy(run: RunStatus) -> str:
-    return "–" if run.accuracy is None else f"{run.accuracy:.2%}"
+def name_score(runs: list[RunStatus]) -> str:
+    """What the runs are known by: accuracy, or another score."""
+    from fedptr.headline import HEADLINES
+
+    names = {run.score for run in runs if run.accuracy is not None} or {"accuracy"}
+    words = {one.key: one.words for one in HEADLINES.values()}
+    return words[names.pop()] if len(names) == 1 else "score"
+
+
+def format_score(run: RunStatus) -> str:
+    from fedptr.headline import ACCURACY, HEADLINES
+
+    headline = next((one for one in HEADLINES.values() if one.key == run.score), ACCURACY)
+    return "–" if run.accuracy is None else headline.write(run.accuracy)
 
 
 def format_left(run: RunStatus) -> str:

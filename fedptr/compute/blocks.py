@@ -11,17 +11,19 @@ Only for models that treat images independently: with BatchNorm or dropout the b
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from fedptr.compute.dense import find_dense_gradient
 from fedptr.compute.torch_compile import CompiledFunction, Function, compile_function, trace_operations
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
@@ -83,29 +85,44 @@ class BlockedTask(Classification):
         chunk: int = 1000,  # images per block of an evaluation
         threads: int = 1,
         compiled: bool = False,
+        local: str = "",
     ) -> None:
-        super().__init__(model, shape, classes, device)
+        super().__init__(model, shape, classes, device, local=local)
         assert not self._buffers, "buffers are updated by whole batches"
         self.block, self.chunk, self.threads, self.compiled = block, chunk, threads, compiled
         self.how = "torch.compile" if compiled else "blocks"
         self.at_once = block  # images whose activations a thread holds in memory
         self._own = threading.local()  # functional_call writes to its module, so every thread has one
         self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
         self._grad: Function = make_gradient(self._loss)
+        if not compiled and not self.held:
+            self._grad = find_dense_gradient(self.model, self.shape, self.classes, self._grad)
         self._adjoint: Function = self._second_order
         if compiled:
             self._grad, self._adjoint = self._compiled(self._grad, self._adjoint)
 
     def compiled_parts(self) -> dict[str, bool]:
         """Which functions torch.compile was tried on so far, and whether it succeeded."""
+        if self.own_names:  # clients train all of it
+            return self.joint.compiled_parts()
         parts = {"gradient": self._grad, "adjoint": self._adjoint}
         return {name: f.fast is not None for name, f in parts.items() if isinstance(f, CompiledFunction) and f.tried}
 
-    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self._total(lambda block: self._grad(w, *block), self._blocks(batch))
+    def make_joint(self) -> Self:
+        """Not a copy: its functions know the layers."""
+        how = (self.block, self.chunk, self.threads, self.compiled)
+        return type(self)(self.model, self.shape, self.classes, self.device, *how)
 
-    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
-        return self._joined(lambda block: self._adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
+    def grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        grad = make_gradient(self._loss) if batch.y.is_floating_point() else self._grad
+        return self._total(lambda block: grad(w, *block), self._blocks(batch))
+
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True, by_y: bool = False) -> Adjoint:
+        """Soft labels, a number for every class, are computed by eager PyTorch, even if hard ones are compiled."""
+        soft = batch.y.is_floating_point()
+        adjoint = functools.partial(self._second_order, by_y=by_y) if soft else self._adjoint
+        return self._joined(lambda block: adjoint(w, *block, a), self._blocks(batch), len(batch.y), by_w)
 
     def grad_with_extra(self, w: Tensor, batch: Batch, extra: ExtraLoss) -> tuple[Tensor, Tensor]:
         """By eager PyTorch, even if `grad` is compiled."""
@@ -122,7 +139,20 @@ class BlockedTask(Classification):
 
     @torch.no_grad()
     def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
-        return self._scored(lambda x: self._logits(w, x, training=False), data)
+        return self._scored(self._predictor(w), data)
+
+    def predict(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> Tensor:
+        predictor = self._predictor(w)
+
+        def choose(index: Tensor) -> Tensor:
+            with torch.no_grad():
+                return predictor(data.take(index)[0]).argmax(1)
+
+        return torch.cat(list(self._each(choose, torch.arange(len(data)).split(self.chunk))))
+
+    def _predictor(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """What makes logits of inputs."""
+        return lambda x: self._logits(w, x, training=False)
 
     def _total(self, gradient: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T]) -> tuple[Tensor, Tensor]:
         parts = self._each(gradient, blocks)
@@ -134,11 +164,12 @@ class BlockedTask(Classification):
     def _joined(
         self, adjoint: Callable[[T], tuple[Tensor, ...]], blocks: Iterable[T], images: int, by_w: bool
     ) -> Adjoint:
-        slopes, by_x, by_ws = zip(*self._each(adjoint, blocks), strict=True)
+        slopes, by_x, by_ws, *by_y = zip(*self._each(adjoint, blocks), strict=True)
         total = by_ws[0]
         for more in by_ws[1:]:
             total = total.add_(more)
-        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[:images], total if by_w else None)
+        labels = torch.cat(by_y[0]) if by_y else None
+        return Adjoint(torch.stack(slopes).sum(), torch.cat(by_x)[:images], total if by_w else None, labels)
 
     def _scored(self, predict: Callable[[Tensor], Tensor], data: Samples) -> dict[str, float]:
         def score(index: Tensor) -> tuple[int, float]:
@@ -155,7 +186,7 @@ class BlockedTask(Classification):
 
         Other models are compiled individually, as their description may not show how they differ.
         """
-        known = type(self.model).__module__ == ConvNet.__module__
+        known = type(self.model).__module__ == ConvNet.__module__ and not self.held  # which are part of the code
         alike = str(self.model) if known else object()
         kind = (alike, self.shape, self.classes, self.device, self.block, next(self.model.parameters()).dtype)
         if kind not in PROGRAMS:
@@ -174,26 +205,37 @@ class BlockedTask(Classification):
     def _blocks(self, batch: Batch) -> Iterator[Block]:
         """The blocks in order; for torch.compile all of the same size."""
         n, images = len(batch.y), batch.x.detach().contiguous()  # augmentation may change their layout
+        if n <= self.block and not self.compiled and images.is_floating_point():
+            yield images, batch.y, images.new_full((n,), 1 / n)
+            return
         for x, y in zip(images.split(self.block), batch.y.split(self.block), strict=True):
-            q = torch.full((len(y),), 1 / n, dtype=x.dtype, device=x.device)
-            missing = self.block - len(y) if self.compiled else 0
+            kind = x.dtype if x.is_floating_point() else next(self.model.parameters()).dtype  # of token numbers
+            q = torch.full((len(y),), 1 / n, dtype=kind, device=x.device)
+            missing = self.block - len(y) if self.compiled and not y.is_floating_point() else 0
             if missing:  # copies of a real image, which the model can surely take
                 x = torch.cat([x, x[:1].expand(missing, *x.shape[1:])])
                 y, q = torch.cat([y, y[:1].expand(missing)]), F.pad(q, (0, missing))
             yield x, y, q
 
     def _each(self, f: Callable[[T], S], items: Iterable[T]) -> Iterator[S]:
-        """f of each item, in order, several at a time."""
+        """f of each item, in order, several at a time unless there is a client for every thread."""
+        self.company.check()
         items = list(items)
-        if self.threads == 1 or len(items) == 1:
+        if self.threads <= self.company.clients or len(items) == 1:
             return map(f, items)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, "fedptr-block")
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads, "fedptr-block")
         return self._pool.map(f, items)
+
+    def for_another_thread(self) -> Self:
+        """This one: every thread has a module."""
+        return self
 
     def _module(self) -> nn.Module:
         if not hasattr(self._own, "model"):
-            self._own.model = copy.deepcopy(self.model)
+            shared = {id(p): p for p in self.model.parameters() if not p.requires_grad}  # nobody writes to them
+            self._own.model = copy.deepcopy(self.model, shared)
         model: nn.Module = self._own.model
         return model
 
@@ -204,10 +246,11 @@ class BlockedTask(Classification):
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
         return weighted_loss(self._logits(w, x, training=True), y, q)
 
-    def _second_order(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        slope, by_x, by_w = second_order_adjoint(lambda w, x: self._loss(w, x, y, q), w, x, a)
-        assert by_w is not None
-        return slope, by_x, by_w
+    def _second_order(
+        self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor, by_y: bool = False
+    ) -> tuple[Tensor, ...]:
+        found = second_order_adjoint(lambda w, x, y: self._loss(w, x, y, q), w, x, y, a, by_y=by_y)
+        return tuple(part for part in found if part is not None)
 
     def _operations(self, model: nn.Module, *args: Tensor) -> Callable[..., Tensor]:
         """The loss of a block, for the compiler."""
@@ -216,7 +259,7 @@ class BlockedTask(Classification):
         def loss(w: Tensor, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
             return weighted_loss(functional_call(model, self.parameters(w), (x,)), y, q)
 
-        return trace_operations(loss, *args)
+        return trace_operations(loss, *args, constants=bool(self.held))
 
     def _slope(self, w: Tensor, x: Tensor, y: Tensor, q: Tensor, a: Tensor) -> Callable[..., Tensor]:
         """⟨∇ℓ(w), a⟩ in forward mode, which the compiler can differentiate; it cannot differentiate a gradient."""

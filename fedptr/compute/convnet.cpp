@@ -5,6 +5,8 @@
 // activations are kept tile by tile, [image][tile][4][channel], and nothing between two products is ever taken apart.
 // The first layer, with its few input channels, is one product with the 3×3 neighbourhoods. Images go through in groups
 // that stay in the cache. A bias in front of a normalisation has no effect and no derivative: it is not read.
+// Where a convolution's result has an odd number of rows or columns, the last tiles reach beyond it. What is outside is
+// zero in u and in every derivative, and is no part of a mean; and the pooling leaves these tiles out.
 //
 //     V, U, M   factors, filters and results of the products            u, r   normalised activations; 1/σ
 //     t         at the end (ut): the derivative along a direction a     s      the mean of u times the direction's z
@@ -29,6 +31,16 @@ template <class T> struct Lanes {
     static const I n = 32 / sizeof(T);
 };
 #define VEC typename Lanes<T>::vec
+
+// Vectors of products, which may be longer: sums are over rows, so each of them stays the same to the bit.
+#if defined(__AVX512F__)
+static const I LONG = 64;
+#else
+static const I LONG = 32;
+#endif
+template <class T, I BYTES> struct Row {
+    typedef T vec __attribute__((vector_size(BYTES), aligned(alignof(T)), may_alias));
+};
 #define EACH(c) for (I c = 0; c < C; c += Lanes<T>::n)
 
 template <class T> static inline VEC& at(T* p) { return *(VEC*)p; }
@@ -44,6 +56,25 @@ template <class T> struct Room {
     ~Room() { if (p) ::operator delete[](p, std::align_val_t(64)); }
     operator T*() const { return p; }
 };
+
+// The results of a convolution for one image and channel: H × W, in tiles of 2×2.
+struct Grid {
+    I H, W;
+    I h() const { return (H + 1) / 2; }
+    I w() const { return (W + 1) / 2; }
+    I tiles() const { return h() * w(); }
+    I pixels() const { return H * W; }
+    Grid pooled() const { return {H / 2, W / 2}; }  // also what the next convolution gives
+    bool odd() const { return H % 2 || W % 2; }
+    bool has(I i, I j, I k) const { return 2 * i + k / 2 < H && 2 * j + k % 2 < W; }  // the k-th of tile (i, j)
+};
+
+// What the tiles of one image hold outside the grid becomes zero.
+template <class T>
+static void clear_outside(T* z, Grid grid, I C) {
+    for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) for (I k = 0; k < 4; k++)
+        if (!grid.has(i, j, k)) memset(z + (4 * (i * grid.w() + j) + k) * C, 0, C * sizeof(T));
+}
 
 // One image's 2×2 outputs of all tiles from their 16 products.
 template <class T>
@@ -79,10 +110,11 @@ static inline void tile_to_products(const VEC z[4], T* M, I P, I C) {
     }
 }
 
-// One image with a border of zeros (H × W without it) into the factors of its tiles' products.
+// One image with a border of zeros, so wide that tiles do not reach beyond it, into the factors of its tiles' products.
 template <class T>
-static void image_to_factors(const T* image, T* V, I H, I W, I P, I C) {
-    for (I i = 0; i < H / 2; i++) for (I j = 0; j < W / 2; j++) EACH(c) {
+static void image_to_factors(const T* image, T* V, Grid grid, I P, I C) {
+    const I W = 2 * grid.w();
+    for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) EACH(c) {
         const T* corner = image + (2 * i * (W + 2) + 2 * j) * C + c;
         VEC rows[4][4];
         for (int q = 0; q < 4; q++) {
@@ -103,9 +135,10 @@ static void image_to_factors(const T* image, T* V, I H, I W, I P, I C) {
 
 // The transpose, added up in an image with a border.
 template <class T>
-static void factors_to_image(const T* V, T* image, I H, I W, I P, I C) {
+static void factors_to_image(const T* V, T* image, Grid grid, I P, I C) {
+    const I H = 2 * grid.h(), W = 2 * grid.w();
     memset(image, 0, (H + 2) * (W + 2) * C * sizeof(T));
-    for (I i = 0; i < H / 2; i++) for (I j = 0; j < W / 2; j++) EACH(c) {
+    for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) EACH(c) {
         const T* in = V + (i * (W / 2) + j) * C + c;
         VEC rows[4][4];
         for (int k = 0; k < 4; k++) {
@@ -137,18 +170,26 @@ template <class T> struct Sums {
 // norm → ReLU → pool of images whose convolution gave M (winograd) or is in u already; u, r (and ut, s) are left for
 // the way back, or kept: from a way back before this one. The pooled images come out as factors of the next products, or
 // plainly in `out` where that is the end.
-template <class T, bool ALONG>
+template <class T, bool ALONG, bool ODD>
 static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g, const T* b, const T* gt, const T* bt,
-                    T* out, T* outt, I B, I h, I w, I C, bool winograd, bool factors, bool kept, double eps) {
-    I tiles = h * w, P = B * tiles, next = P / 4;
-    T inv = T(1) / T(4 * tiles);
-    std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
+                    T* out, T* outt, I B, Grid grid, I C, bool winograd, bool factors, bool kept, double eps) {
+    const I h = grid.h(), w = grid.w(), tiles = grid.tiles(), P = B * tiles;
+    const Grid less = grid.pooled();
+    const I next = B * less.tiles(), side = 2 * less.w() + 2;
+    T inv = T(1) / T(grid.H * grid.W);
+    std::vector<T> image((2 * less.h() + 2) * side * C), imaget(ALONG ? image.size() : 0);
     Sums<T> sum(C), sumt(C), square(C), cross(C);
     std::vector<T> mean(C), meant(C);
     for (I n = 0; n < B; n++) {
         T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
-        if (winograd && !kept) products_to_tiles(M + n * tiles * C, un, tiles, P, C);
-        if (winograd && ALONG) products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
+        if (winograd && !kept) {
+            products_to_tiles(M + n * tiles * C, un, tiles, P, C);
+            if (ODD) clear_outside(un, grid, C);
+        }
+        if (winograd && ALONG) {
+            products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
+            if (ODD) clear_outside(utn, grid, C);
+        }
         if (!kept) {
             sum.clear(); square.clear();
             for (I i = 0; i < h; i++) {
@@ -163,6 +204,7 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
                 for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
                     VEC q{}, m = at(&mean[c]);
                     for (int k = 0; k < 4; k++) {
+                        if (ODD && !grid.has(i, j - i * w, k)) continue;
                         VEC d = at(un + (4 * j + k) * C + c) - m;
                         q += d * d;
                     }
@@ -178,6 +220,7 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
                 for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
                     VEC m = at(&mean[c]), rc = at(rn + c), t{}, x{};
                     for (int k = 0; k < 4; k++) {
+                        if (ODD && !grid.has(i, j - i * w, k)) continue;
                         I where = (4 * j + k) * C + c;
                         if (!kept) at(un + where) = (at(un + where) - m) * rc;
                         t += at(utn + where);
@@ -193,6 +236,7 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
         for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
             VEC m = at(&mean[c]), rc = at(rn + c), gc = at(g + c), bc = at(b + c), p{}, pt{};
             for (int k = 0; k < 4; k++) {
+                if (ODD && !grid.has(i, j, k)) continue;
                 I where = (4 * (i * w + j) + k) * C + c;
                 VEC unit = ALONG ? at(un + where) : (at(un + where) - m) * rc, y = gc * unit + bc;
                 p += y <= 0 ? VEC{} : y;  // what is not a number stays one
@@ -203,43 +247,48 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
                     pt += y <= 0 ? VEC{} : yt;
                 } else at(un + where) = unit;
             }
-            I where = factors ? ((i + 1) * (w + 2) + j + 1) * C + c : 0, plain = (n * tiles + i * w + j) * C + c;
+            if (ODD && !grid.has(i, j, 3)) continue;
+            I where = factors ? ((i + 1) * side + j + 1) * C + c : 0, plain = (n * less.pixels() + i * less.W + j) * C + c;
             at(factors ? &image[where] : out + plain) = p * T(0.25);
             if (ALONG) at(factors ? &imaget[where] : outt + plain) = pt * T(0.25);
         }
         if (factors) {
-            image_to_factors(image.data(), out + n * tiles / 4 * C, h, w, next, C);
-            if (ALONG) image_to_factors(imaget.data(), outt + n * tiles / 4 * C, h, w, next, C);
+            image_to_factors(image.data(), out + n * less.tiles() * C, less, next, C);
+            if (ALONG) image_to_factors(imaget.data(), outt + n * less.tiles() * C, less, next, C);
         }
     }
 }
 
 // The way back: from the derivatives of `out` those of M (winograd) or of the convolution's tiles, and of g and b,
 // which are added to dg and db. Those of the pooled images are put into `keep`; the direction's come from there if kept.
-template <class T, bool ALONG>
+template <class T, bool ALONG, bool ODD>
 static void backward(const T* dout, const T* doutt, const T* u, const T* ut, const T* r, const T* s, const T* g,
-                     const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, T* keep, I B, I h, I w, I C,
+                     const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, T* keep, I B, Grid grid, I C,
                      bool winograd, bool factors, bool kept) {
-    I tiles = h * w, P = B * tiles, next = P / 4;
-    T inv = T(1) / T(4 * tiles);
-    std::vector<T> image((h + 2) * (w + 2) * C), imaget(ALONG ? image.size() : 0);
+    const I h = grid.h(), w = grid.w(), tiles = grid.tiles(), P = B * tiles;
+    const Grid less = grid.pooled();
+    const I next = B * less.tiles(), side = 2 * less.w() + 2;
+    T inv = T(1) / T(grid.H * grid.W);
+    std::vector<T> image((2 * less.h() + 2) * side * C), imaget(ALONG ? image.size() : 0);
     Sums<T> y1(C), yu(C), t1(C), tu(C), tt(C);
     for (I n = 0; n < B; n++) {
         const T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
         if (factors) {
-            factors_to_image(dout + n * tiles / 4 * C, image.data(), h, w, next, C);
-            if (ALONG && !kept) factors_to_image(doutt + n * tiles / 4 * C, imaget.data(), h, w, next, C);
-            for (I i = 0; keep && i < h; i++)
-                memcpy(keep + (n * tiles + i * w) * C, &image[((i + 1) * (w + 2) + 1) * C], w * C * sizeof(T));
+            factors_to_image(dout + n * less.tiles() * C, image.data(), less, next, C);
+            if (ALONG && !kept) factors_to_image(doutt + n * less.tiles() * C, imaget.data(), less, next, C);
+            for (I i = 0; keep && i < less.H; i++)
+                memcpy(keep + (n * less.pixels() + i * less.W) * C, &image[((i + 1) * side + 1) * C],
+                       less.W * C * sizeof(T));
         }
         auto pooled = [&](const T* plain, const std::vector<T>& image, bool bordered, I i, I j, I c) -> VEC {
-            return at(bordered ? &image[((i + 1) * (w + 2) + j + 1) * C + c] : plain + (n * tiles + i * w + j) * C + c);
+            return at(bordered ? &image[((i + 1) * side + j + 1) * C + c]
+                               : plain + (n * less.pixels() + i * less.W + j) * C + c);
         };
         const bool factorst = factors && !kept;
         y1.clear(); yu.clear();
         if (ALONG) { t1.clear(); tu.clear(); tt.clear(); }
         for (I i = 0; i < h; i++) {
-            for (I j = 0; j < w; j++) EACH(c) {
+            for (I j = 0; j < less.W && i < less.H; j++) EACH(c) {
                 VEC gc = at(g + c), bc = at(b + c), ones{}, units{}, alongs{};
                 for (int k = 0; k < 4; k++) {
                     I where = (4 * (i * w + j) + k) * C + c;
@@ -268,17 +317,19 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
         }
         for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
             VEC gc = at(g + c), bc = at(b + c), rc = at(rn + c), z[4], zt[4];
-            VEC dy = quarter * pooled(dout, image, factors, i, j, c), dyt{}, rs{}, slope = gc, cross{};
+            const bool beyond = ODD && !grid.has(i, j, 3);
+            VEC dy = beyond ? VEC{} : quarter * pooled(dout, image, factors, i, j, c), dyt{}, rs{}, slope = gc, cross{};
             VEC one = gc * y1[c] * share, unitary = gc * yu[c] * share;  // means of du and of du·u
             if (ALONG) {
                 rs = rc * at(s + n * C + c);
                 slope = at(gt + c) - rs * gc;
                 cross = gc * tu[c] * share;
-                dyt = quarter * pooled(doutt, imaget, factorst, i, j, c);
+                if (!beyond) dyt = quarter * pooled(doutt, imaget, factorst, i, j, c);
                 one += slope * t1[c] * share;
                 unitary += slope * tu[c] * share - cross * rs + gc * tt[c] * share;
             }
             for (int k = 0; k < 4; k++) {
+                if (ODD && !grid.has(i, j, k)) { z[k] = zt[k] = VEC{}; continue; }
                 I where = (4 * (i * w + j) + k) * C + c;
                 VEC unit = at(un + where);
                 auto shut = gc * unit + bc <= 0;
@@ -306,55 +357,60 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
 // ---- matrix products -----------------------------------------------------------------------------------------------
 
 #if defined(__AVX__)
-#define REGISTER(v) __asm__("" : "+x"(v))  // load it once: compilers would rather read it from memory for each row
+#define REGISTER(v) __asm__("" : "+v"(v))  // load it once: compilers would rather read it from memory for each row
 #else
 #define REGISTER(v)
 #endif
 
-// R rows of a product, NV vectors wide: C (+)= A·B. Twelve sums are held in registers.
-template <class T, int R, int NV>
+// R rows of a product, NV vectors wide: C (+)= A·B. Twelve sums are held in registers, or 24 of the longer ones.
+template <class T, I BYTES, int R, int NV>
 static inline void rows_times(const T* A, I step, I next, const T* B, I ldb, T* out, I ldo, I K, bool add) {
-    const I n = Lanes<T>::n;
-    VEC sum[R][NV];
-    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) sum[i][v] = add ? at(out + i * ldo + v * n) : VEC{};
+    typedef typename Row<T, BYTES>::vec V;
+    const I n = BYTES / sizeof(T);
+    V sum[R][NV];
+    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) sum[i][v] = add ? *(const V*)(out + i * ldo + v * n) : V{};
     for (I k = 0; k < K; k++) {
-        VEC b[NV];
-        for (int v = 0; v < NV; v++) { b[v] = at(B + k * ldb + v * n); REGISTER(b[v]); }
+        V b[NV];
+        for (int v = 0; v < NV; v++) { b[v] = *(const V*)(B + k * ldb + v * n); REGISTER(b[v]); }
         for (int i = 0; i < R; i++) {
-            VEC a = A[i * step + k * next] - VEC{};
+            V a = A[i * step + k * next] - V{};
             for (int v = 0; v < NV; v++) sum[i][v] += a * b[v];
         }
     }
-    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) at(out + i * ldo + v * n) = sum[i][v];
+    for (int i = 0; i < R; i++) for (int v = 0; v < NV; v++) *(V*)(out + i * ldo + v * n) = sum[i][v];
 }
 
-template <class T, int R, int NV>
+template <class T, I BYTES, int R, int NV>
 static inline I rows_while(I i, const T* A, I step, I next, const T* B, I ldb, T* out, I ldo, I rows, I K, bool add) {
-    for (; i + R <= rows; i += R) rows_times<T, R, NV>(A + i * step, step, next, B, ldb, out + i * ldo, ldo, K, add);
+    for (; i + R <= rows; i += R)
+        rows_times<T, BYTES, R, NV>(A + i * step, step, next, B, ldb, out + i * ldo, ldo, K, add);
     return i;
 }
 
-template <class T, int NV>
+template <class T, I BYTES, int NV>
 static void panels(const T* A, I step, I next, const T* B, I ldb, I panel, T* out, I ldo, I rows, I K, I N, bool add) {
-    for (I c = 0; c < N; c += NV * Lanes<T>::n, B += panel, out += NV * Lanes<T>::n) {
-        I i = rows_while<T, 6, NV>(0, A, step, next, B, ldb, out, ldo, rows, K, add);
-        i = rows_while<T, 4, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        i = rows_while<T, 2, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        rows_while<T, 1, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+    const I width = NV * BYTES / sizeof(T);
+    for (I c = 0; c < N; c += width, B += panel, out += width) {
+        I i = 0;
+        if (BYTES == 64) i = rows_while<T, BYTES, 12, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        i = rows_while<T, BYTES, 6, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        i = rows_while<T, BYTES, 4, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        i = rows_while<T, BYTES, 2, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+        rows_while<T, BYTES, 1, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
     }
 }
 
-// Columns that are computed at a time: a panel.
+// Columns that are computed at a time, a panel: two long vectors, or one, or a short one.
 template <class T> static I panel_width(I N) {
-    I n = Lanes<T>::n;
-    return N % (2 * n) == 0 ? 2 * n : n;
+    for (I n : {2 * LONG, LONG, I(64)}) if (N % (n / I(sizeof(T))) == 0) return n / sizeof(T);
+    return 32 / sizeof(T);
 }
 
 template <class T>
 static void product(const T* A, I step, I next, const T* B, I ldb, I panel, T* out, I ldo, I rows, I K, I N, bool add) {
-    I width = panel_width<T>(N) / Lanes<T>::n;
-    (width == 2 ? panels<T, 2> : panels<T, 1>)(A, step, next, B, ldb, panel, out, ldo,
-                                                                              rows, K, N, add);
+    I bytes = panel_width<T>(N) * sizeof(T);
+    (bytes == 2 * LONG ? panels<T, LONG, 2> : bytes == LONG ? panels<T, LONG, 1> : panels<T, 32, 1>)(
+        A, step, next, B, ldb, panel, out, ldo, rows, K, N, add);
 }
 
 // A [rows × K] times a packed matrix.
@@ -382,12 +438,12 @@ static void put(T* packed, I k, I c, I K, I N, T value) {
 
 struct Shape {
     I depth, C, channels, H, W, pad, classes;
-    I h(I l) const { return (H + 2 * pad - 2) >> (l + 1); }
-    I w(I l) const { return (W + 2 * pad - 2) >> (l + 1); }
-    I tiles(I l) const { return h(l) * w(l); }
+    Grid grid(I l) const { return {(H + 2 * pad - 2) >> l, (W + 2 * pad - 2) >> l}; }
+    I tiles(I l) const { return grid(l).tiles(); }
+    I pixels() const { return grid(depth).pixels(); }      // after the last pooling
     I K() const { return 9 * channels; }
     I wide() const { return (K() + 31) / 32 * 32; }        // of the first layer's columns when they are results
-    I features() const { return tiles(depth - 1) * C; }
+    I features() const { return pixels() * C; }
     I filter(I l) const { return l ? 16 * C * C : K() * C; }
     I packed(I l) const { return l ? 2 * filter(l) : filter(0) + C * wide(); }
     // where a layer's parameters are in the flat vector: weight, bias, g, b; and those of the linear layer
@@ -395,7 +451,7 @@ struct Shape {
     I gain(I l) const { return weight(l) + (l ? 9 * C * C : K() * C) + C; }
     I linear() const { return gain(depth - 1) + 2 * C; }
     // numbers kept of an image: of every layer but the first its u and r, and the derivatives of what it was given
-    I kept() const { I n = 0; for (I l = 1; l < depth; l++) n += 2 * tiles(l - 1) * C + C; return n; }
+    I kept() const { I n = 0; for (I l = 1; l < depth; l++) n += (4 * tiles(l) + 1 + grid(l).pixels()) * C; return n; }
 };
 
 // Several 3×3 filters into their places in 16 packed matrices.
@@ -465,7 +521,9 @@ static void columns(const Shape& S, const T* x, T* col, T* bordered) {
     std::fill(bordered, bordered + S.channels * size, T(0));
     for (I c = 0; c < S.channels; c++) for (I a = 0; a < S.H; a++)
         memcpy(bordered + c * size + (a + S.pad) * side + S.pad, x + (c * S.H + a) * S.W, S.W * sizeof(T));
-    for (I i = 0; i < S.h(0); i++) for (I j = 0; j < S.w(0); j++) for (I k = 0; k < 4; k++) {
+    const Grid grid = S.grid(0);
+    for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) for (I k = 0; k < 4; k++) {
+        if (!grid.has(i, j, k)) { std::fill(col, col + S.K(), T(0)); col += S.K(); continue; }
         const T* corner = bordered + (2 * i + k / 2) * side + 2 * j + k % 2;
         for (I c = 0; c < S.channels; c++, corner += size) for (I a = 0; a < 3; a++, col += 3) {
             col[0] = corner[a * side]; col[1] = corner[a * side + 1]; col[2] = corner[a * side + 2];
@@ -478,7 +536,9 @@ template <class T>
 static void fold(const Shape& S, const T* col, T* x, T* bordered) {
     I side = S.W + 2 * S.pad, size = (S.H + 2 * S.pad) * side;
     std::fill(bordered, bordered + S.channels * size, T(0));
-    for (I i = 0; i < S.h(0); i++) for (I j = 0; j < S.w(0); j++) for (I k = 0; k < 4; k++, col += S.wide()) {
+    const Grid grid = S.grid(0);
+    for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) for (I k = 0; k < 4; k++, col += S.wide()) {
+        if (!grid.has(i, j, k)) continue;
         T* corner = bordered + (2 * i + k / 2) * side + 2 * j + k % 2;
         const T* from = col;
         for (I c = 0; c < S.channels; c++, corner += size) for (I a = 0; a < 3; a++, from += 3) {
@@ -539,9 +599,9 @@ template <class T, bool ALONG> struct Group {
 
     void keep(T* memory, I B) {
         for (I l = 1; memory && l < S.depth; l++) {
-            u[l] = memory; memory += B * S.tiles(l - 1) * S.C;
+            u[l] = memory; memory += B * 4 * S.tiles(l) * S.C;
             r[l] = memory; memory += B * S.C;
-            kept[l] = memory; memory += B * S.tiles(l - 1) * S.C;
+            kept[l] = memory; memory += B * S.grid(l).pixels() * S.C;
         }
     }
 
@@ -568,8 +628,9 @@ template <class T, bool ALONG> struct Group {
                 }
             }
             const T *g = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
-            forward<T, ALONG>(M.p, Mt.p, u[l], ut[l].p, r[l], s[l].p, g, g + C, ga, ALONG ? ga + C : nullptr,
-                              V[l + 1].p, Vt[l + 1].p, B, S.h(l), S.w(l), C, l > 0, !last, known(l), 1e-5);
+            (S.grid(l).odd() ? forward<T, ALONG, true> : forward<T, ALONG, false>)(
+                M.p, Mt.p, u[l], ut[l].p, r[l], s[l].p, g, g + C, ga, ALONG ? ga + C : nullptr, V[l + 1].p,
+                Vt[l + 1].p, B, S.grid(l), C, l > 0, !last, known(l), 1e-5);
         }
     }
 
@@ -583,9 +644,9 @@ template <class T, bool ALONG> struct Group {
             const T *U = filters(packed, l) + S.filter(l), *Ua = ALONG ? filters(packed_a, l) + S.filter(l) : nullptr;
             T* dgain = g + S.gain(l);
             bool done = known(l + 1);
-            backward<T, ALONG>(dV.p, done ? kept[l + 1] : dVt.p, u[l], ut[l].p, r[l], s[l].p, gain, gain + C, ga, M.p,
-                               Mt.p, dgain, dgain + C, ALONG || last ? nullptr : kept[l + 1], B, S.h(l), S.w(l), C,
-                               l > 0, !last, done);
+            (S.grid(l).odd() ? backward<T, ALONG, true> : backward<T, ALONG, false>)(
+                dV.p, done ? kept[l + 1] : dVt.p, u[l], ut[l].p, r[l], s[l].p, gain, gain + C, ga, M.p, Mt.p, dgain,
+                dgain + C, ALONG || last ? nullptr : kept[l + 1], B, S.grid(l), C, l > 0, !last, done);
             if (l == 0) {
                 if (by_filters) transposed_times(V[0].p, M.p, dU[0].p, S.K(), 4 * P, C);
                 if (!dx) continue;
@@ -627,12 +688,14 @@ static void linear(const Shape& S, const T* params, const T* a, const T* f, cons
 
 // The gradient of Σ q·loss, or with a direction its product with a and the derivatives of that; g must be zero.
 // `kept`, if there is one, is filled by the gradient and used by the adjoint of the same images and parameters.
-// `df_more` are derivatives of a further loss by the features, where there is one.
+// `df_more` are derivatives of a further loss by the features, where there is one. Labels are numbers of classes in `y`, or
+// a number for every class in `soft`, by which `dy` then holds the derivatives of the product, if it is wanted.
 template <class T, bool ALONG>
 static int derive(const Shape& S, const T* params, const T* packed, const T* a, const T* packed_a, const T* x,
-                  const int64_t* y, const T* q, I B, T* kept, const T* df_more, T* g, T* value, T* dx, bool by_filters) {
-    I n = S.features(), K = S.classes, pixels = S.tiles(S.depth - 1), image = S.channels * S.H * S.W;
-    for (I i = 0; i < B; i++) if (y[i] < 0 || y[i] >= K) return 1;
+                  const int64_t* y, const T* soft, const T* q, I B, T* kept, const T* df_more, T* g, T* value, T* dx, T* dy,
+                  bool by_filters) {
+    I n = S.features(), K = S.classes, pixels = S.pixels(), image = S.channels * S.H * S.W;
+    for (I i = 0; i < B && !soft; i++) if (y[i] < 0 || y[i] >= K) return 1;
     Group<T, ALONG> group(S, params, packed, a, packed_a, std::min(B, GROUP), true);
     const T *W = params + S.linear(), *A = ALONG ? a + S.linear() : nullptr;
     T* dW = g + S.linear();
@@ -644,18 +707,27 @@ static int derive(const Shape& S, const T* params, const T* packed, const T* a, 
         group.there(x + first * image, some);
         for (I i = 0; i < some; i++) {
             T weight = q[first + i], sum = 0, mean = 0;
-            I label = y[first + i];
+            const T* row = soft ? soft + (first + i) * K : nullptr;
+            I label = soft ? -1 : y[first + i];
             turn(group.V[S.depth] + i * n, f.p, pixels, S.C);
             if (ALONG) turn(group.Vt[S.depth] + i * n, ft.p, pixels, S.C);
             linear<T, ALONG>(S, params, a, f, ft, share, along);
-            T highest = *std::max_element(share.p, share.p + K), right = share[label];
+            T highest = *std::max_element(share.p, share.p + K), mass = soft ? 0 : 1, right = soft ? 0 : share[label];
+            T slope = ALONG && !soft ? along[label] : 0;
+            for (I k = 0; k < K && soft; k++) {
+                mass += row[k];
+                right += row[k] * share[k];
+                if (ALONG) slope += row[k] * along[k];
+            }
             for (I k = 0; k < K; k++) sum += share[k] = std::exp(share[k] - highest);
             for (I k = 0; k < K; k++) { share[k] /= sum; if (ALONG) mean += share[k] * along[k]; }
-            total += double(weight) * (ALONG ? mean - along[label] : std::log(sum) + highest - right);
+            total += double(weight) * (ALONG ? mass * mean - slope : mass * (std::log(sum) + highest) - right);
             std::fill(df.p, df + n, T(0));
             if (ALONG) std::fill(dft.p, dft + n, T(0));
             for (I k = 0; k < K; k++) {
-                T direct = weight * (share[k] - (k == label)), d = ALONG ? weight * share[k] * (along[k] - mean) : direct;
+                T direct = weight * (mass * share[k] - (soft ? row[k] : T(k == label)));
+                T d = ALONG ? weight * mass * share[k] * (along[k] - mean) : direct;
+                if (dy) dy[(first + i) * K + k] = weight * (mean - along[k]);
                 dW[K * n + k] += d;
                 add_times(dW + k * n, d, f.p, n);
                 add_times(df.p, d, W + k * n, n);
@@ -687,14 +759,17 @@ void pack(const Shape* S, const REAL* params, REAL* out) { pack_all(*S, params, 
 
 I kept_size(const Shape* S) { return S->kept(); }
 
-int gradient(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, const int64_t* y, const REAL* q, I B,
-             REAL* kept, const REAL* df_more, REAL* g, REAL* loss) {
-    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, q, B, kept, df_more, g, loss, nullptr, true);
+int gradient(const Shape* S, const REAL* params, const REAL* packed, const REAL* x, const int64_t* y, const REAL* soft,
+             const REAL* q, I B, REAL* kept, const REAL* df_more, REAL* g, REAL* loss) {
+    return derive<REAL, false>(*S, params, packed, nullptr, nullptr, x, y, soft, q, B, kept, df_more, g, loss, nullptr,
+                               nullptr, true);
 }
 
 int adjoint(const Shape* S, const REAL* params, const REAL* packed, const REAL* a, const REAL* packed_a, const REAL* x,
-            const int64_t* y, const REAL* q, I B, REAL* kept, REAL* g, REAL* slope, REAL* dx, I by_filters) {
-    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, q, B, kept, nullptr, g, slope, dx, by_filters);
+            const int64_t* y, const REAL* soft, const REAL* q, I B, REAL* kept, REAL* g, REAL* slope, REAL* dx, REAL* dy,
+            I by_filters) {
+    return derive<REAL, true>(*S, params, packed, a, packed_a, x, y, soft, q, B, kept, nullptr, g, slope, dx, dy,
+                              by_filters);
 }
 
 // What the linear layer is given, and gives; each where it is wanted.
@@ -707,7 +782,7 @@ void predict(const Shape* S, const REAL* params, const REAL* packed, const REAL*
         group.there(x + first * image, some);
         for (I i = 0; i < some; i++) {
             REAL* f = features ? features + (first + i) * n : own.p;
-            turn(group.V[S->depth] + i * n, f, S->tiles(S->depth - 1), S->C);
+            turn(group.V[S->depth] + i * n, f, S->pixels(), S->C);
             if (logits) linear<REAL, false>(*S, params, nullptr, f, nullptr, logits + (first + i) * S->classes, nullptr);
         }
     }

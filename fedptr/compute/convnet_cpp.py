@@ -6,7 +6,7 @@ Before it is used, its gradients, adjoint and logits of a few images are compare
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from typing import Any
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fedptr.compute.blocks import BlockedTask
-from fedptr.compute.cpp_extension import UnavailableError, load_library
+from fedptr.compute.compiler import UnavailableError
+from fedptr.compute.cpp_extension import load_library
 from fedptr.compute.torch_compile import TOLERANCE
 from fedptr.core.randomness import Key
-from fedptr.core.samples import Samples
 from fedptr.core.task import Adjoint, Classification, ExtraLoss
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch
@@ -26,24 +26,31 @@ BlockWithRoom = tuple[Tensor, Tensor, Tensor, Tensor | None]  # a block with its
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 GROUP = 3  # images that convnet.cpp processes at a time
+OTHER = "the model has other layers"
 BLOCKS = range(2 * GROUP, 26)  # images per block: small enough for many cores; larger ones are no faster
 
 
 def is_supported(task: Classification) -> bool:
-    """Whether convnet.cpp can compute the model: every size even, and the width a multiple of 8."""
+    """Whether convnet.cpp can compute the model."""
+    return type(task.model) is ConvNet and not find_obstacle(task)
+
+
+def find_obstacle(task: Classification) -> str:
+    """Why convnet.cpp cannot compute a ConvNet, if it cannot."""
     model = task.model
-    if type(model) is not ConvNet or task.device != "cpu" or next(model.parameters()).dtype not in REAL:
-        return False
-    first = model[0]
-    if not isinstance(first, nn.Conv2d) or first.out_channels % 8:
-        return False
-    sides = (side + 2 * int(first.padding[0]) - 2 for side in task.shape[1:])
-    if any(side % 2 ** count_convolutions(model) for side in sides):
-        return False
+    first = model[0]  # type: ignore[index]
+    if task.device != "cpu":
+        return f"it is for the CPU, not for {task.device}"
+    if task.held:
+        return "a part of the model is frozen"
+    if not isinstance(first, nn.Conv2d) or next(model.parameters()).dtype not in REAL:
+        return OTHER
+    if first.out_channels % 8:
+        return f"the model's width {first.out_channels} is not a multiple of 8"
     channels, height, width = task.shape
     with torch.device("meta"):  # for comparison: the model's layers may have been changed
         usual = ConvNet((channels, height, width), task.classes, first.out_channels, count_convolutions(model))
-    return str(usual) == str(model)
+    return "" if str(usual) == str(model) else OTHER
 
 
 def count_convolutions(model: nn.Module) -> int:
@@ -92,22 +99,24 @@ class ConvNetCppTask(BlockedTask):
         w = self._checked(w)
         return self._features(w, self._pack(w), self._checked(x))
 
-    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True) -> Adjoint:
+    def adjoint(self, w: Tensor, batch: Batch, a: Tensor, by_w: bool = True, by_y: bool = False) -> Adjoint:
         w, a = self._checked(w), self._checked(a)
         packed, packed_a = self._pack(w), self._pack(a)
 
-        def adjoint(block: BlockWithRoom) -> tuple[Tensor, Tensor, Tensor]:
+        def adjoint(block: BlockWithRoom) -> tuple[Tensor, ...]:
             x, y, q, room = block
             hx, hw, slope = torch.empty_like(x), torch.zeros_like(w), w.new_empty(())
-            self._call("adjoint", w, packed, a, packed_a, x, y, q, len(y), room, hw, slope, hx, int(by_w))
-            return slope, hx, hw
+            hy = torch.empty_like(y) if by_y else None
+            labels = self._labels(y)
+            self._call("adjoint", w, packed, a, packed_a, x, *labels, q, len(y), room, hw, slope, hx, hy, int(by_w))
+            return (slope, hx, hw) if hy is None else (slope, hx, hw, hy)
 
         return self._joined(adjoint, self._blocks_with_room(batch), len(batch.y), by_w)
 
-    def evaluate(self, w: Tensor, data: Samples, buffers: Tensor | None = None) -> dict[str, float]:
+    def _predictor(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         w = self._checked(w)
         packed = self._pack(w)
-        return self._scored(lambda x: self._predict(w, packed, x), data)
+        return lambda x: self._predict(w, packed, x)
 
     def room(self, images: int) -> Tensor | None:
         return torch.empty(images, self._kept_size, dtype=self._dtype) if self._kept_size else None
@@ -123,8 +132,12 @@ class ConvNetCppTask(BlockedTask):
         """The gradient of a block; `dz`, the derivative of an additional loss by the features, is added."""
         g, loss = torch.zeros_like(w), w.new_empty(())
         dz = None if dz is None else self._checked(dz)
-        self._call("gradient", w, packed, x, y, q, len(y), room, dz, g, loss)
+        self._call("gradient", w, packed, x, *self._labels(y), q, len(y), room, dz, g, loss)
         return g, loss
+
+    def _labels(self, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Class numbers, or a number for every class."""
+        return (None, self._checked(y)) if y.is_floating_point() else (y, None)
 
     def _features(self, w: Tensor, packed: Tensor, x: Tensor) -> Tensor:
         out = w.new_empty(len(x), self._linear.in_features)

@@ -1,4 +1,7 @@
-"""The package's C++ code, compiled on first use by the user's compiler and kept in the user's cache.
+"""The package's C++ code: as the installation brings it, or compiled on first use and kept in the user's cache.
+
+An installation without a compiler brings none, and none is used that does not suit the source or the processor
+(`fedptr.compute.compiler`). In the cache there are:
 
     convnet-KIND-COMPILER.so      KIND: hash of source, flags and processor; COMPILER: hash of the compiler's version
     convnet-KIND-COMPILER.json    the compiler in words, and the checksum of the library
@@ -11,12 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import json
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 import time
 from functools import cache
@@ -24,18 +25,25 @@ from pathlib import Path
 
 from fedptr.atomic_files import flush_path, write_text
 from fedptr.compute import torch_compile
+from fedptr.compute.compiler import (
+    FLAGS,
+    HERE,
+    UnavailableError,
+    describe_compiler,
+    digest,
+    find_compiler,
+    kinds_here,
+    read_note,
+    run_compiler,
+    sha256_of,
+    source_digest,
+)
 from fedptr.messages import print_notice
 
-COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
-PATIENCE = 300  # seconds
+INSTALLED = Path(__file__).with_name("built")
 SCRATCH = "building-"  # start of temporary folders
 BEFORE = "tmp"  # as they started in earlier versions
 DAY = 24 * 3600  # seconds after which a temporary folder belongs to nobody: a compilation ends after PATIENCE
-
-
-class UnavailableError(Exception):
-    """The code cannot be compiled or used here; the message gives the reason."""
 
 
 class Library(ctypes.CDLL):
@@ -47,8 +55,27 @@ class Library(ctypes.CDLL):
 @cache
 def load_library(name: str, real: str) -> Library:
     """The compiled `name`.cpp for numbers of type `real`."""
-    source, folder = Path(__file__).with_name(f"{name}.cpp"), torch_compile.compile_cache_folder()
-    flags = [*FLAGS, f"-DREAL={real}"]
+    source = Path(__file__).with_name(f"{name}.cpp")
+    return load_installed(source, real) or load_compiled(source, real)
+
+
+def load_installed(source: Path, real: str) -> Library | None:
+    """What the installation brought, if it is whole, was made of this source, and runs on this processor."""
+    for kind in kinds_here(processor_features()):
+        built = INSTALLED / f"{source.stem}-{real}-{kind}.so"
+        told = read_note(built)
+        if told.get("source") == source_digest(source, kind, real):
+            with contextlib.suppress(OSError):  # it was built for another system
+                library = Library(str(built))
+                library.identity = f"{told['source']}-{kind} by {told.get('compiler')}"
+                return library
+    return None
+
+
+def load_compiled(source: Path, real: str) -> Library:
+    """From the cache, or made now."""
+    name, folder = source.stem, torch_compile.compile_cache_folder()
+    flags = [*FLAGS, *HERE, f"-DREAL={real}"]
     kind = f"{name}-{digest(*flags, source.read_text(encoding='utf-8'), describe_processor())}"
     remove_old_scratch(folder)
     try:
@@ -72,49 +99,18 @@ def load_library(name: str, real: str) -> Library:
     return library
 
 
-def find_compiler() -> list[str]:
-    """The command that starts the user's compiler."""
-    command = (os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), "")).split()
-    if not command:
-        raise UnavailableError("there is no C++ compiler")
-    return command
-
-
-@cache
-def ask_compiler(command: tuple[str, ...]) -> str:
-    """The first line of what a compiler says of its version, without the name it was called by."""
-    try:
-        run = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=PATIENCE
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(str(error)) from error
-    said = next(iter(run.stdout.splitlines()), "").strip()
-    if run.returncode or not said:
-        raise UnavailableError(f"the compiler failed: {command[0]} does not tell its version")
-    return said.removeprefix(Path(command[0]).name).strip()
-
-
-def describe_compiler(command: list[str]) -> str:
-    """The compiler's version, and the options it is always given; its name and place do not matter."""
-    return " ".join([ask_compiler(tuple(command)), *command[1:]])
-
-
 def compile_library(command: list[str], built: Path, compiler: str) -> None:
     """Compiles under a temporary name, so a partial file is never loaded and several processes may compile at once."""
     try:
         built.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=built.parent, prefix=SCRATCH) as folder:
             made = Path(folder) / "made.so"
-            run = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=PATIENCE)
-            if run.returncode:
-                said = next((line for line in run.stderr.splitlines() if "error" in line), "no reason given")
-                raise UnavailableError(f"the compiler failed: {said.strip()}")
-            told = {"compiler": compiler, "sha256": hashlib.sha256(made.read_bytes()).hexdigest()}
+            run_compiler(command, made)
+            told = {"compiler": compiler, "sha256": sha256_of(made)}
             flush_path(made)
             os.replace(made, built)
             write_text(note_of(built), json.dumps(told) + "\n")  # flushes the folder, too
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise UnavailableError(str(error)) from error
 
 
@@ -127,8 +123,7 @@ def read_compiler(built: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         told = json.loads(note_of(built).read_bytes())
         compiler = str(told["compiler"])
-        whole = hashlib.sha256(built.read_bytes()).hexdigest() == told["sha256"]
-        if whole and built.stem.endswith(f"-{digest(compiler)}"):
+        if sha256_of(built) == told["sha256"] and built.stem.endswith(f"-{digest(compiler)}"):
             return compiler
     return None
 
@@ -154,10 +149,6 @@ def remove_old_scratch(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
 def describe_processor() -> str:
     """Identifies the processor, as other machines that share this home folder must not load the code."""
     try:
@@ -165,3 +156,8 @@ def describe_processor() -> str:
         return next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         return platform.platform() + platform.processor()
+
+
+def processor_features() -> frozenset[str]:
+    """The instructions that this processor has and the system lets us use, as Linux calls them."""
+    return frozenset(describe_processor().partition(":")[2].split())

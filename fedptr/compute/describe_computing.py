@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 
 from fedptr.compute.blocks import BlockedTask
+from fedptr.compute.compiler import UnavailableError, describe_compiler, find_compiler
 from fedptr.compute.convnet_cpp import ConvNetCppTask
-from fedptr.compute.cpp_extension import UnavailableError, describe_compiler, find_compiler
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
 
 BACKEND = "backend"
 
 
-def describe_computing(task: Classification) -> dict[str, str]:
+def describe_computing(task: ModelTask) -> dict[str, str]:
     """What computes a task. Of torch.compile it is known only after a first use whether it succeeded."""
     found = {BACKEND: task.how, "torch": torch.__version__, "processor": describe_device(task.device)}
     if isinstance(task, BlockedTask):
@@ -31,7 +31,7 @@ def describe_computing(task: Classification) -> dict[str, str]:
     return found
 
 
-def name_backend(task: Classification) -> str:
+def name_backend(task: ModelTask) -> str:
     """What really computed: torch.compile may have failed, for one of its functions or for all."""
     parts = task.compiled_parts().values() if isinstance(task, BlockedTask) else ()
     if all(parts):

@@ -22,21 +22,25 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedptr.compute.available_memory import available_bytes
 from fedptr.compute.blocks import BlockedTask
 from fedptr.compute.workload import MachinePlan, Workload
-from fedptr.core.method import Method, Owner
+from fedptr.core.method import EACH_SAMPLE, Method, Owner
+from fedptr.core.model_parts import freeze_parts
 from fedptr.core.randomness import Key
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
 from fedptr.errors import UserError
-from fedptr.methods.ptr.matching import room_for, stretch_length
+from fedptr.methods.ptr.by_trajectory import room_for, stretch_length
 from fedptr.methods.ptr.projection import Projection
 from fedptr.methods.ptr.trajectory import Trajectory, usual_ipc
+from fedptr.methods.sent_sets import SetSender
 from fedptr.models.networks import build_model
-from fedptr.types import Batch, Shape
+from fedptr.models.text import learnable_shape
+from fedptr.types import Batch
 
 CHUNK = 1000  # images at a time in `Samples.chunks`
 HEAP = 32e6  # glibc takes smaller blocks from a heap, which changing sizes leave full of holes
 EVALUATION = 2.1  # times the widest activation: input and output of a layer
 IMAGES = 4  # times a batch of images, while it is selected and normalised, or learned
 VECTORS = 8  # times the model: itself, its gradient, velocity, pull …
+MOMENTS = 3  # the same for Adam's second mean, and what a step makes of both
 HOLES = 1.4  # times what matching keeps, which lies between freed blocks
 CLIENTS, ENOUGH = 0.25, 32e6  # clients' states: fraction of free memory, and at most; reading costs milliseconds a MB
 ELSE = 32e6  # what torch allocates on first use
@@ -87,35 +91,54 @@ class Estimate:
         return max([*self.phases.items(), ("the states of clients", self.states)], key=lambda part: part[1])
 
 
-def check_memory(plan: Workload, task: Classification, clients: Sequence[int], tests: int) -> None:
+def check_memory(plan: Workload, task: ModelTask, clients: Sequence[int], tests: int, at_once: int = 1) -> None:
     """Raises a UserError if the run does not fit: what is too large, by how much, and what to change."""
-    refuse_if_too_large(plan, measure_footprint(task), task.classes, clients, tests, task.device)
+    refuse_if_too_large(plan, measure_footprint(task.joint), task.groups, clients, tests, task.device, at_once)
 
 
 def check_model_memory(
-    plan: Workload, shape: Shape, classes: int, clients: Sequence[int], tests: int, device: str
+    plan: Workload, shape: tuple[int, ...], classes: int, clients: Sequence[int], tests: int, device: str
 ) -> None:
     """The same check before a built-in model is created, which may itself not fit. Activations are not counted."""
     # Tensors on `meta` take no memory. A forward pass would measure activations too, but takes two seconds there.
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in build_model(plan.model, shape, classes).parameters())
-    refuse_if_too_large(plan, Footprint(4 * parameters, 4 * math.prod(shape)), classes, clients, tests, device)
+        model = build_model(plan.model, shape, classes)
+        numbers = math.prod(learnable_shape(model, shape))
+    freeze_parts(model, plan.model.freeze, "model.freeze")
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    refuse_if_too_large(plan, Footprint(4 * parameters, 4 * numbers), classes, clients, tests, device)
 
 
 def refuse_if_too_large(
-    plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str
+    plan: Workload,
+    foot: Footprint,
+    classes: int,
+    clients: Sequence[int],
+    tests: int,
+    device: str,
+    at_once: int = 1,
 ) -> None:
     there = available_bytes(device)
     if there is None or not plan.machine.memory_check:
         return
-    needed = estimate_memory(plan, foot, classes, clients, tests, client_state_budget(plan.machine, there))
+    budget = client_state_budget(plan.machine, there)
+    needed = estimate_memory(plan, foot, classes, clients, tests, budget, at_once)
     if needed.total > there:
         part, size = needed.most
         raise UserError(
             f"this run needs about {format_bytes(needed.total)} of memory, {format_bytes(size)} of it for {part}, and "
-            f"{format_bytes(there)} are free; {suggest_remedy(part, plan, foot)}, or set machine.memory_check = false "
-            "to try it anyway"
+            f"{format_bytes(there)} are free; {suggest_remedy(part, plan, foot, at_once)}, or set "
+            "machine.memory_check = false to try it anyway"
         )
+
+
+def does_fit(
+    plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, device: str, at_once: int
+) -> bool:
+    """Whether a run with this many clients at once fits into the memory that is free."""
+    there = available_bytes(device)
+    budget = client_state_budget(plan.machine, there)
+    return there is None or estimate_memory(plan, foot, classes, clients, tests, budget, at_once).total <= there
 
 
 def client_state_budget(machine: MachinePlan, there: float | None) -> float:
@@ -129,12 +152,24 @@ def format_bytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def suggest_remedy(part: str, plan: Workload, foot: Footprint) -> str:
-    """What makes this part smaller; with several threads, using fewer of them does."""
+SET_SIZES = (
+    "ipc",
+    "k",
+    "real",
+    "targets",
+    "real_batch",
+)  # settings that decide how large sets and their computation are
+
+
+def suggest_remedy(part: str, plan: Workload, foot: Footprint, at_once: int = 1) -> str:
+    """What makes this part smaller; with several threads or clients at once, using fewer of them does."""
     threads = "machine.threads or " if foot.threads > 1 else ""
+    if at_once > 1 and part != "evaluation":
+        threads = "machine.clients_at_once or "
     smaller = "lower model.width" if plan.model.name in ("convnet", "mlp", "resnet18") else "choose a smaller model"
     matching = ["method.m", "method.ipc"] if isinstance(plan.method, Trajectory) else []
-    states = ["machine.client_memory", "run.participation", *matching]
+    own = [f"method.{name}" for name in SET_SIZES if hasattr(plan.method, name)] if plan.method.sends_sets else []
+    states = ["machine.client_memory", "run.participation", *matching, *own]
     batch = "lower method.aux_batch, " if getattr(plan.method, "aux_batch", 0) else "set method.aux_batch, "
     batch = batch if math.isinf(foot.block) else ""  # blocks are small already
     asked, gamma = plan.local.gamma or plan.local.record_gamma, "turn local.gamma and local.record_gamma off"
@@ -144,21 +179,34 @@ def suggest_remedy(part: str, plan: Workload, foot: Footprint) -> str:
         "full gradients": f"{gamma if asked else 'choose a method, or its option, without them'}, or {smaller}",
         "matching": f"{batch}lower {threads}method.ipc, or {smaller}",
         "projection": f"lower {threads}method.ipc, or {smaller}",
+        "learning of sets": f"lower {', '.join(own)}, or {smaller}",
         "the states of clients": f"lower {', '.join(states[:-1])} or {states[-1]}, or {smaller}",
     }[part]
 
 
 def estimate_memory(
-    plan: Workload, foot: Footprint, classes: int, clients: Sequence[int], tests: int, budget: float = math.inf
+    plan: Workload,
+    foot: Footprint,
+    classes: int,
+    clients: Sequence[int],
+    tests: int,
+    budget: float = math.inf,
+    at_once: int = 1,
 ) -> Estimate:
-    """The peak memory of a run; `clients` are their numbers of samples, and states beyond the budget are on disk."""
+    """The peak memory of a run; `clients` are their numbers of samples, and states beyond the budget are on disk.
+
+    Clients that train at once have models, batches and D̃ of their own, and share the threads that compute blocks.
+    """
     method = plan.method
     aux = count_auxiliary_images(method, classes)
     largest = max(clients) + (0 if isinstance(method, Projection) else aux)  # `naive` trains on both
 
-    def gradient(images: int) -> float:
-        batch = foot.image * images
-        return max(foot.peak(images, TRAINING) + batch, IMAGES * batch) + (VECTORS + foot.threads) * foot.model
+    vectors = VECTORS + (0 if plan.local.optimiser == "sgd" else MOMENTS)
+
+    def gradient(images: int, owners: int = at_once) -> float:
+        batch = foot.image * images * owners
+        peak = max(foot.peak(images * owners, TRAINING) + batch, IMAGES * batch)
+        return peak + (vectors * owners + max(foot.threads, owners)) * foot.model
 
     phases = {
         "training": gradient(min(plan.local.batch, largest)),
@@ -169,15 +217,36 @@ def estimate_memory(
     if aux and isinstance(method, Projection):
         phases["projection"] = gradient(aux)
     if aux and isinstance(method, Trajectory):
-        images = min(method.aux_batch or aux, aux)
-        models, rooms = count_path_models(method.R), room_for(images * foot.room, stretch_length(method.R))
+        images, owners = min(method.aux_batch or aux, aux), at_once if method.cost.auxiliary == "client" else 1
+        steps = method.gradients_per_step
+        models, rooms = count_path_models(steps), room_for(images * foot.room, stretch_length(steps))
         phases["matching"] = (
-            foot.peak(images, MATCHING)
-            + IMAGES * foot.image * aux
-            + (VECTORS + foot.threads + models) * foot.model
-            + rooms * images * foot.room
+            foot.peak(images * owners, MATCHING)
+            + IMAGES * foot.image * aux * owners
+            + ((VECTORS + models) * owners + max(foot.threads, owners)) * foot.model
+            + rooms * images * foot.room * owners
         )
-    return Estimate(phases, estimate_states(plan, foot, sum(n > 0 for n in clients), aux, budget))
+    if isinstance(method, SetSender):
+        work = method.work(classes, largest, foot.image // 4)
+        whole = foot._replace(block=math.inf)  # such gradients are not computed in blocks
+        phases["training"] = gradient(work.blocks, 1)
+        phases["learning of sets"] = at_once * (
+            whole.peak(work.learned, TRAINING)
+            + foot.widest * EVALUATION * work.beside
+            + IMAGES * foot.image * (work.learned + work.beside)
+            + (VECTORS + work.models) * foot.model
+            + 8 * work.numbers
+        )
+    sent = count_set_bytes(method, foot, classes, largest)
+    return Estimate(phases, estimate_states(plan, foot, sum(n > 0 for n in clients), aux, budget, sent))
+
+
+def count_set_bytes(method: Method, foot: Footprint, classes: int, samples: int) -> float:
+    """Bytes of the set that a client with this many samples sends, if it sends one."""
+    if not isinstance(method, SetSender):
+        return 0
+    rows = method.most_rows(classes)
+    return (samples if rows == EACH_SAMPLE else rows) * (foot.image + 4 * classes)
 
 
 def count_path_models(R: int) -> int:
@@ -193,15 +262,18 @@ def count_auxiliary_images(method: Method, classes: int) -> int:
     return classes * (usual_ipc(classes) if method.ipc == "auto" else method.ipc)
 
 
-def estimate_states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float) -> float:
-    """Bytes that clients (up to the budget) and server keep, plus a cohort's new states and its replies."""
-    cohort = max(1, math.floor(plan.run.participation * clients + 0.5))
+def estimate_states(plan: Workload, foot: Footprint, clients: int, aux: int, budget: float, sent: float = 0) -> float:
+    """Bytes that clients (up to the budget) and server keep, plus a cohort's new states and its replies.
+
+    `sent`: of the set of samples that a client sends; the server keeps a cohort's.
+    """
+    cohort = plan.run.cohort_size(clients)
     client, server = kept_bytes(plan.method, foot, aux, "client"), kept_bytes(plan.method, foot, aux, "server")
     generations = clients + (clients if plan.run.checkpoint_every > 1 else 0)
     resting = max(min(generations * client, budget), cohort * client)  # a cohort's stay until they are saved
     target = isinstance(plan.method, Projection) and client > 0  # it is recorded with the reply
-    reply = foot.model * (len(plan.method.sent) + target)
-    server += foot.model * plan.method.cost.each * clients
+    reply = foot.model * (len(plan.method.sent) + target) + sent
+    server += foot.model * plan.method.cost.each * clients + cohort * sent
     return resting + cohort * client + cohort * reply + 3 * (server + foot.model)
 
 
@@ -212,10 +284,11 @@ def kept_bytes(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
     trail = foot.model * (getattr(method, "m", 0) + 1) if cost.trail == who else 0
     if cost.auxiliary != who:
         return own + trail
-    return own + (HOLES * (trail + 2 * aux * foot.image) if aux else 0)
+    sets = 3 if getattr(method, "ema", 0) else 2  # images, their velocity, their mean
+    return own + (HOLES * (trail + sets * aux * foot.image) if aux else 0)
 
 
-def measure_footprint(task: Classification) -> Footprint:
+def measure_footprint(task: ModelTask) -> Footprint:
     """Measured on 2 and on 3 images; the difference leaves out what does not grow with the batch."""
     few, more = saved_tensor_bytes(task, 2), saved_tensor_bytes(task, 3)
     saved = max(0, sum(more) - sum(few))
@@ -228,10 +301,13 @@ def measure_footprint(task: Classification) -> Footprint:
     return Footprint(*sizes, *blocks, 0 if room is None else room.nbytes)
 
 
-def saved_tensor_bytes(task: Classification, n: int) -> list[int]:
+def saved_tensor_bytes(task: ModelTask, n: int) -> list[int]:
     """Bytes of each tensor, other than parameters and images, that the loss of n images keeps for its gradient."""
     w = task.init().requires_grad_()
-    x, y = torch.zeros(n, *task.shape, device=task.device), torch.zeros(n, dtype=torch.int64, device=task.device)
+    x, y = task.example_inputs(n), torch.zeros(n, dtype=torch.int64, device=task.device)
+    if not task.classes:
+        with Key(0).fixed("footprint"), torch.no_grad():
+            y = torch.zeros_like(task.to_module(w)(x))  # as many numbers as outputs
     seen = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -241,6 +317,6 @@ def saved_tensor_bytes(task: Classification, n: int) -> list[int]:
 
     with Key(0).fixed("footprint"), saved_tensors_hooks(pack, lambda tensor: tensor):
         task.loss(w, Batch(x, y))
-    for known in (w, x):
+    for known in (w, x, *task.held.values()):
         seen.pop(known.untyped_storage()._cdata, None)
     return [storage.nbytes() for storage in seen.values()]

@@ -57,14 +57,16 @@ class CompiledFunction:
         return expected
 
 
-def trace_operations(f: Callable[..., Tensor], *args: Tensor) -> Callable[..., Tensor]:
+def trace_operations(f: Callable[..., Tensor], *args: Tensor, constants: bool = False) -> Callable[..., Tensor]:
     """f as the list of tensor operations it performs for arguments of these shapes, without modules and Python code.
 
-    It fails if the operations depend on the values of the arguments.
+    It fails if the operations depend on the values of the arguments, or on other tensors unless these are `constants`.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    operations: Callable[..., Tensor] = make_fx(f, tracing_mode="fake")(*(arg.detach() for arg in args))
+    operations: Callable[..., Tensor] = make_fx(f, tracing_mode="fake", _allow_non_fake_inputs=constants)(
+        *(arg.detach() for arg in args)
+    )
     return operations
 
 

@@ -20,6 +20,14 @@ class MachinePlan:
     threads: int = setting(
         0, "CPU threads; 0 = every core this process may use", affects="cost", example=4, ge=0, le=1024
     )
+    clients_at_once: int | Literal["auto"] = setting(
+        "auto",
+        "clients that train at the same time, in threads; auto = one for each of the threads where that is faster",
+        affects="cost",
+        example=1,
+        ge=1,
+        le=1024,
+    )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "compile the model; auto = for long runs (minutes)", affects="cost"
     )

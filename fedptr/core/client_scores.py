@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedptr.core.method import Entry
+from fedptr.core.own_part import find_own_model, gives_own_models
 from fedptr.errors import ReplyError
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ LARGEST_LOSS = 1e6  # of a sample, that a client elsewhere is believed
 def score_models(method: Method, msg: State, client: State, site: Site) -> State:
     """What a client says of the models: see above."""
     assert site.test is not None, "there is no test data at this site"
-    models = {GLOBAL: msg["x"]} | ({PERSONAL: method.personal(msg, client, site)} if method.personalised else {})
+    models = {GLOBAL: (site.task, msg["x"])}
+    if gives_own_models(method, site.task):
+        models[PERSONAL] = find_own_model(method, msg, client, site)
     counts = {"tests": float(len(site.test))}
-    for prefix, w in models.items():
-        scores = site.task.evaluate(w, site.test, msg.get("buffers"))
+    for prefix, (task, w) in models.items():
+        scores = task.evaluate(w, site.test, msg.get("buffers"))
         if site.task.classes:
             counts[f"{prefix}right"] = round(scores["accuracy"] * len(site.test))
         counts[f"{prefix}loss"] = scores["loss"] * len(site.test)
@@ -43,7 +46,7 @@ def score_models(method: Method, msg: State, client: State, site: Site) -> State
 
 def expected_scores(method: Method, task: Task) -> dict[str, Entry]:
     """The entries of a client's scores."""
-    prefixes = (GLOBAL, PERSONAL) if method.personalised else (GLOBAL,)
+    prefixes = (GLOBAL, PERSONAL) if gives_own_models(method, task) else (GLOBAL,)
     kinds = ("right", "loss") if task.classes else ("loss",)
     names = ["tests", *(f"{prefix}{what}" for prefix in prefixes for what in kinds)]
     return {name: Entry((), torch.float64) for name in names}

@@ -15,6 +15,7 @@ import itertools
 import math
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -135,11 +136,14 @@ def devices_of(state: State) -> dict[str, torch.device]:
 class StoredState:
     """One state in a store."""
 
-    __slots__ = ("__weakref__", "number", "store")
+    __slots__ = ("number", "store")
 
     def __init__(self, store: StateStore, number: int) -> None:
         self.store, self.number = store, number
-        weakref.finalize(self, store.drop, number).atexit = False
+
+    def __del__(self) -> None:  # a `weakref.finalize` for each of a hundred thousand clients would take 40 MB
+        if not sys.is_finalizing():
+            self.store.drop(self.number)
 
     def get(self) -> State:
         return self.store.get(self.number)

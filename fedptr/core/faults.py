@@ -19,6 +19,8 @@ class Faults:
 
     def simulate(self, sites: Mapping[int, Site]) -> tuple[dict[int, Site], dict[int, str]]:
         """The clients that reply, each with the part of its steps it has time for; and those that drop out."""
+        if not (self.drop or self.straggle):
+            return dict(sites), {}
         drawn = {i: self.draw(site.key) for i, site in sites.items()}
         present = {i: replace(sites[i], part=part) for i, (gone, part) in drawn.items() if not gone}
         return present, {i: "simulated" for i in sites if i not in present}

@@ -5,25 +5,28 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedptr.core.client_scores import expected_scores, record_scores
 from fedptr.core.client_states import ClientStates, StateStore
 from fedptr.core.collect_samples import collect_samples
+from fedptr.core.early_stopping import has_ended, update_best
 from fedptr.core.faults import Faults
+from fedptr.core.learning_rate import rate_of_round
 from fedptr.core.linear_models import is_linear_model
 from fedptr.core.local_training import Local
+from fedptr.core.long_work import Workbench
 from fedptr.core.method import Entry, Method, Site
-from fedptr.core.predictor import WEIGHTS, ModelCard, number_classes, write_weights
+from fedptr.core.own_part import check_own_part, find_own_model
 from fedptr.core.randomness import Key
 from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
-from fedptr.core.samples import Samples
-from fedptr.core.task import Classification, ModelTask, Task
+from fedptr.core.run import Run as Run
+from fedptr.core.samples import SampleParts, Samples
+from fedptr.core.task import ModelTask, Task
 from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, first_state, name_failures, visit_in_process
 from fedptr.errors import ReplyError, UserError
 from fedptr.settings import check_settings, setting
@@ -45,64 +48,18 @@ class Rounds:
     on_failure: Literal["stop", "drop"] = setting("stop", "when a client fails: stop the run, or continue without it")
     checkpoint_every: int = setting(1, "rounds between checkpoints of a run folder; 0 = none", affects="nothing", ge=0)
     eval_every: int = setting(1, "rounds between evaluations on the test set; the last round is always evaluated", ge=1)
+    target: float = setting(
+        0.0, "stop when the test score reaches this, as a fraction such as 0.9; 0 = off", example=0.9, ge=0, le=1
+    )
+    patience: int = setting(0, "stop after this many evaluations without a new best; 0 = off", example=10, ge=0)
 
+    def cohort_size(self, clients: int) -> int:
+        """The size of a cohort that is drawn from this many clients, where it is fixed; at least 1.
 
-@dataclass(frozen=True)
-class Run:
-    """The complete state of a federation after `round` rounds; training can resume from it.
-
-    It never changes while it is held, wherever its clients' states are kept and whatever later rounds do. `server` and
-    `clients` hold what the method keeps there, by name; `record` holds the last round's numbers, a line of
-    `rounds.jsonl`: `test_accuracy` (a fraction), `test_loss`, the cohort, bytes and seconds. All runs that `federate`
-    yields are `evaluated`; it resumes from one that is not by evaluating it.
-    """
-
-    round: int
-    server: State
-    clients: ClientStates
-    record: dict[str, Any] = field(default_factory=dict)
-    task: Task | None = field(default=None, compare=False, repr=False)
-    evaluated: bool = True
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.clients, ClientStates):  # a plain mapping is accepted too
-            object.__setattr__(self, "clients", ClientStates(self.clients))
-
-    @property
-    def w(self) -> Tensor:
-        """The global model as one vector."""
-        return self.server["x"]
-
-    @property
-    def model(self) -> nn.Module:
-        """The global model as a module of its own, ready to predict; the module that was given stays as it is."""
-        if not isinstance(self.task, ModelTask):
-            raise UserError("this run has no torch module: it is from a checkpoint, or its task has none; use run.w")
-        return self.task.to_module(self.w, self.server.get("buffers"))
-
-    def save(
-        self,
-        folder: str | Path,
-        classes: Sequence[str] | None = None,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        factory: str = "",
-    ) -> None:
-        """Writes weights.safetensors and model.json, from which `fedptr.load_model` makes the model again.
-
-        `mean` and `std` (per channel or feature) are those by which you normalised the inputs, so that the loaded model
-        takes raw ones; without them it takes what it was trained on. `factory` is "module:function", which makes the
-        network from (shape, classes); without it `load_model` must be given a network.
+        >>> Rounds(participation=0.25).cohort_size(10), Rounds(participation=0.01).cohort_size(10)
+        (3, 1)
         """
-        model, task, out = self.model, self.task, Path(folder)
-        if not isinstance(task, Classification):
-            raise UserError("only a Classification is saved with its classes; save run.model.state_dict() instead")
-        out.mkdir(parents=True, exist_ok=True)
-        write_weights(out / WEIGHTS, model.state_dict())
-        made_by = {"rounds": self.round}
-        names = number_classes(task.classes, classes)
-        network = {"name": factory} if factory else None
-        ModelCard(task.shape, names, tuple(mean), tuple(std), network=network, made_by=made_by).save(out)
+        return max(1, math.floor(self.participation * clients + 0.5))
 
 
 class Protection(Protocol):
@@ -146,6 +103,7 @@ def federate(
     visits: VisitCohort | None = None,
     privacy: Protection | None = None,
     client_tests: Sequence[Any] = (),
+    bench: Workbench | None = None,
 ) -> Iterator[Run]:
     """Trains one model over the clients, yielding after every round. Stop with `break`; resume with `start=run`.
 
@@ -153,40 +111,55 @@ def federate(
     Clients' states are kept in memory, or in a `state_store` with a budget; a resumed run keeps the store it has.
     `visits` replaces `visit_in_process`, for cohorts that visit in another way. Where the data is elsewhere, `clients`
     holds numbers of samples instead of samples. `client_tests` are the clients' own test sets, in the same order: with
-    them every client evaluates the global model and its own whenever the test set is due.
+    them every client evaluates the global model and its own whenever the test set is due. With `rounds.target` or
+    `rounds.patience` it may end before the last round; `fedptr.core.early_stopping.why_stopped` says why. A `bench`
+    keeps long work within a round, so that a run that is killed there need not repeat it.
     """
-    rounds, local, faults, privacy = rounds or Rounds(), local or Local(), faults or Faults(), privacy or NoProtection()
+    rounds = rounds or (Rounds(rounds=1) if method.one_shot else Rounds())
+    local, faults, privacy = local or Local(), faults or Faults(), privacy or NoProtection()
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         check_settings(settings, name)
     check_participation(method, rounds)
+    check_optimiser(method, local)
     privacy.check(method, rounds)
     check_task(method, task)
-    clients = [read_client(task, data, f"client {i}") for i, data in enumerate(clients)]
-    client_tests = [read_client(task, data, f"the test set of client {i}") for i, data in enumerate(client_tests)]
+    clients = read_clients(task, clients, "client")
+    client_tests = read_clients(task, client_tests, "the test set of client")
     test = None if test is None else read_samples(task, test, "the test set")
     sizes, tests = count_samples(clients), count_samples(client_tests)
     if not sizes:
         raise UserError("no client has any data; check the split")
-    known, total = sorted(sizes), sum(sizes.values())
+    check_stopping(rounds, evaluates=bool(tests) or (test is not None and len(test) > 0))
+    known, total, tested = sorted(sizes), sum(sizes.values()), sorted(sizes.keys() & tests.keys())
     shares = {i: len(sizes) * size / total for i, size in sizes.items()}
-    server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes), numbers=len(clients))
+    server = Site(task, local, Key(rounds.seed).at("server"), 0, len(sizes), numbers=len(clients), bench=bench)
     channel = Channel(method, faults, rounds.on_failure == "drop", visits or visit_in_process)
     run = start or first_run(method, server, state_store)
 
     def visit_site(site: Site, i: int, test: Samples | int = 0) -> Site:
         return site_of_client(site, rounds.seed, i, clients[i], sizes[i], shares[i], test)
 
-    while run.round < rounds.rounds or not run.evaluated:
-        site = site_of_round(server, local, rounds.seed, run.round if run.evaluated else run.round - 1)
+    while not has_ended(run, rounds):
+        site = site_of_round(server, local, rounds, run.round if run.evaluated else run.round - 1)
         if run.evaluated:
             cohort = privacy.cohort(known, rounds, Key(rounds.seed).at("round", run.round))
             run = next_round(method, run, site, {i: visit_site(site, i) for i in cohort}, channel, privacy, rounds)
             privacy.commit(run)
         if run.round % rounds.eval_every == 0 or run.round == rounds.rounds:
-            testers = {i: visit_site(site, i, client_tests[i]) for i in known if i in tests}
+            testers = {i: visit_site(site, i, client_tests[i]) for i in tested}
             run = evaluate_run(method, run, site, test, testers, channel)
-        run = replace(run, task=task, evaluated=True)
+        best = update_best(run.best, run.record, run.round, rounds)
+        run = replace(run, task=task, evaluated=True, best=best)
         yield run
+
+
+def read_clients(task: Task, parts: Sequence[Any], whose: str) -> Sequence[Samples | int]:
+    """All clients' samples, checked."""
+    read = (read_client(task, data, f"{whose} {i}") for i, data in enumerate(parts))
+    if isinstance(parts, SampleParts):
+        collections.deque(read, maxlen=0)
+        return parts
+    return list(read)
 
 
 def read_client(task: Task, data: Any, whose: str) -> Samples | int:
@@ -212,19 +185,43 @@ def check_participation(method: Method, rounds: Rounds) -> None:
         raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
 
 
+def check_optimiser(method: Method, local: Local) -> None:
+    if method.sgd_only and local.optimiser != "sgd":
+        raise UserError(f"{method.name} {method.sgd_only}; set local.optimiser = sgd, or choose another method")
+
+
+def check_stopping(rounds: Rounds, evaluates: bool) -> None:
+    if (rounds.target or rounds.patience) and not evaluates:
+        raise UserError("run.target and run.patience need a test set; give one, or leave them at 0")
+
+
 def check_task(method: Method, task: Task) -> None:
     """Refuses a model that the method cannot train."""
-    if method.needs_linear and not task.classes:
+    if method.needs_classes and not task.classes:
         raise UserError(f"{method.name} trains classifiers, and this task has no classes; choose another method")
     if method.needs_linear and not is_linear_model(task):
         raise UserError(
             f"{method.name} trains linear models only, and this model is not one linear layer on the inputs; set "
             "model.name = linear"
         )
+    check_own_part(method, task)
+    if method.sends_sets:
+        check_for_sets(method, task)
     if method.personalised and task.initial_buffers() is not None:
         raise UserError(
             f"{method.name} keeps a model for every client, but not its running statistics (BatchNorm); use a model "
             "with GroupNorm or InstanceNorm"
+        )
+
+
+def check_for_sets(method: Method, task: Task) -> None:
+    """Refuses a model that cannot be trained on the server on samples that clients send."""
+    texts = getattr(task, "tokens", 0) or hasattr(getattr(task, "model", None), "embed")
+    if texts or task.initial_buffers() is not None:
+        what = "texts, whose words are numbers" if texts else "running statistics (BatchNorm)"
+        raise UserError(
+            f"{method.name} sends sets of samples and trains the model on the server, which does not work with {what}; "
+            "choose another method or model"
         )
 
 
@@ -240,10 +237,10 @@ def first_run(method: Method, site: Site, state_store: StateStore | None = None)
     return Run(0, server if buffers is None else {**server, "buffers": buffers}, ClientStates(store=state_store))
 
 
-def site_of_round(site: Site, local: Local, seed: int, t: int) -> Site:
+def site_of_round(site: Site, local: Local, rounds: Rounds, t: int) -> Site:
     """The server's site in round t."""
-    key = Key(seed).at("round", t, "server")
-    return replace(site, local=replace(local, lr=local.lr * local.decay**t), key=key, round=t)
+    key = Key(rounds.seed).at("round", t, "server")
+    return replace(site, local=replace(local, lr=rate_of_round(local, t, rounds.rounds)), key=key, round=t)
 
 
 def site_of_client(
@@ -263,7 +260,7 @@ def draw_cohort(clients: Sequence[int], rounds: Rounds, key: Key) -> list[int]:
         if len(chosen) == 0:  # never an empty round
             chosen = torch.randint(n, (1,), generator=generator)
     else:
-        chosen = torch.randperm(n, generator=generator)[: max(1, math.floor(rounds.participation * n + 0.5))]
+        chosen = torch.randperm(n, generator=generator)[: rounds.cohort_size(n)]
     return sorted(clients[i] for i in chosen.tolist())
 
 
@@ -317,16 +314,17 @@ def exchange_messages(method: Method, run: Run, site: Site, sites: Mapping[int, 
     if "buffers" in run.server:
         msg["buffers"] = run.server["buffers"]
     own = {i: method.message(server, i) for i in sites}
-    request = Request("train", msg.get("x", server["x"]), msg, expected_reply(method, run, site), own)
+    largest = max((there.size for there in sites.values()), default=0)
+    request = Request("train", msg.get("x", server["x"]), msg, expected_reply(method, run, site, largest), own)
     visits, dropped = channel.send(request, run.clients, sites)
     return Exchange(server, request.x, log, visits, silent | dropped, down + request.bytes_to(sites), up)
 
 
-def expected_reply(method: Method, run: Run, site: Site) -> dict[str, Entry]:
-    """What a reply of this round holds."""
+def expected_reply(method: Method, run: Run, site: Site, largest: int) -> dict[str, Entry]:
+    """What a reply of this round holds, of a client with up to `largest` samples."""
     if method.silent(site):
         return {}
-    entries = with_model_type(method.sends(site.task), run.w)
+    entries = {name: entry.up_to(largest) for name, entry in with_model_type(method.sends(site.task), run.w).items()}
     buffers = run.server.get("buffers")
     return entries if buffers is None or not entries else {**entries, "buffers": Entry(buffers.shape, buffers.dtype)}
 
@@ -366,7 +364,7 @@ def next_round(
     record["bytes_up"] += met.up
     record |= privacy.record(rounds, site.round + 1)
     clients = run.clients.updated({i: result.client for i, result in met.visits.items()})
-    return Run(site.round + 1, server, clients, record, evaluated=False)
+    return Run(site.round + 1, server, clients, record, evaluated=False, best=run.best)
 
 
 def evaluate_run(
@@ -396,13 +394,13 @@ def evaluate_clients(
     return {**scores, "not_evaluated": missing} if missing else scores
 
 
-def personal_model(method: Method, run: Run, site: Site, i: int) -> Tensor:
-    """The model that client i would use after this run, as when it is evaluated."""
+def personal_model(method: Method, run: Run, site: Site, i: int) -> tuple[Task, Tensor]:
+    """The model that client i would use after this run, as when it is evaluated, and the task that it is of."""
     msg = {**evaluation_message(run), **method.message(run.server, i)}
     site = replace(site, local=method.settings(site.local))
     client = run.clients.get(i)
     with site.key.fixed("model"):
-        return method.personal(msg, first_state(method, msg, site, i) if client is None else client, site)
+        return find_own_model(method, msg, first_state(method, msg, site, i) if client is None else client, site)
 
 
 def evaluation_message(run: Run) -> State:

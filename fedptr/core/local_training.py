@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedptr.core.optimisers import make_optimiser, objective_decay
 from fedptr.core.samples import Samples
 from fedptr.core.task import add_mean_gradient, vector_norm
 from fedptr.settings import setting
@@ -19,12 +20,15 @@ from fedptr.types import Batch, State
 if TYPE_CHECKING:
     from fedptr.core.method import Site
 
+SMALL = 1e6  # bytes of a client's data that are taken at once
+ALIGNED = 64  # bytes; where a batch begins in memory can change the last bit of a product
+
 Gradient = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # the direction of a step, and the loss to record
 
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains: by SGD. Every round starts with a new optimiser, so momentum starts at zero.
+    """How a client trains. Every round starts with a new optimiser: momentum, or Adam's means, start at zero.
 
     >>> Local(lr=0.1, batch=32).epochs
     1
@@ -32,7 +36,9 @@ class Local:
 
     lr: float = setting(0.01, "local learning rate η_l", gt=0)
     momentum: float = setting(0.5, "momentum ρ of local SGD", ge=0, lt=1)
-    weight_decay: float = setting(0.0, "weight decay, part of the clipped gradient", example=0.001, ge=0)
+    weight_decay: float = setting(
+        0.0, "weight decay, part of the clipped gradient; apart from it for adamw", example=0.001, ge=0
+    )
     clip: float = setting(
         0.0, "clip the whole gradient (loss, pull, weight decay) to this norm; 0 = off", example=10.0, ge=0
     )
@@ -45,6 +51,19 @@ class Local:
     augment: Literal["none", "flip-crop"] = setting(
         "none", "augmentation of real images: flip with p=½, then with p=½ a random crop from 4 pixels of padding"
     )
+    optimiser: Literal["sgd", "adam", "adamw"] = setting(
+        "sgd", "how gradients become steps; its state starts at zero in every round"
+    )
+    beta1: float = setting(0.9, "β₁ of adam and adamw, memory of the mean gradient", example=0.8, ge=0, lt=1)
+    beta2: float = setting(0.999, "β₂ of adam and adamw, memory of its square", example=0.99, ge=0, lt=1)
+    epsilon: float = setting(1e-8, "ε of adam and adamw, guard of small squares", example=1e-6, gt=0)
+    schedule: Literal["constant", "cosine", "step"] = setting(
+        "constant", "the learning rate over the rounds: as it is, half a cosine, or in steps; times decay in each case"
+    )
+    warmup: int = setting(0, "first rounds in which the learning rate grows linearly; 0 = none", example=5, ge=0)
+    final_lr: float = setting(0.0, "where cosine ends, as a part of the learning rate", ge=0, le=1)
+    step_every: int = setting(10, "rounds between two steps of the schedule step", ge=1)
+    step_factor: float = setting(0.1, "factor on the learning rate at each of them", example=0.5, gt=0, le=1)
 
 
 class TrainedModel(NamedTuple):
@@ -54,23 +73,7 @@ class TrainedModel(NamedTuple):
     steps: int
     loss: float | None  # mean over the steps, without the pull; None = there was none
     gamma: float | None = None
-
-
-class SGD:
-    """A model under SGD with a client's settings. Its momentum starts at zero."""
-
-    def __init__(self, start: Tensor, local: Local) -> None:
-        self.w, self.local, self.velocity = start.clone(), local, torch.zeros_like(start)
-
-    def step(self, g: Tensor) -> None:
-        """One step along −g, changing `w` in place."""
-        local = self.local
-        if local.weight_decay:
-            g = g + local.weight_decay * self.w
-        if local.clip:
-            g = g * (local.clip / (g.norm() + 1e-6)).clamp(max=1)
-        self.velocity.mul_(local.momentum).add_(g)
-        self.w.add_(self.velocity, alpha=-local.lr)
+    seconds: float = 0.0  # that it took before the visit, where clients are trained together
 
 
 def local_sgd(
@@ -81,26 +84,25 @@ def local_sgd(
     buffers: State,
     objective: Gradient | None = None,
 ) -> TrainedModel:
-    """Minimises h, whose gradient on a batch is given, by SGD from `start`.
+    """Minimises h, whose gradient on a batch is given, from `start`: by SGD, or the optimiser that the settings name.
 
     Every call at one site draws the same batches, so that a method may train several models on them. γ is measured with
     `objective` instead of `gradient` where a method's steps draw more than their batch, or train a second model.
     """
-    local, sgd, objective = site.local, SGD(start, site.local), objective or gradient
-    w = sgd.w
+    local, optimiser, objective = site.local, make_optimiser(start, site.local), objective or gradient
+    w = optimiser.w
     losses: list[Tensor] = []
     measured = bool(local.gamma or local.record_gamma)
     first = last = objective_norm(w, objective, data, local) if measured else 0.0
-    order, noise = site.key("batch-order"), site.key("augment")
+    order, noise = site.key("batch-order"), site.key("augment") if local.augment == "flip-crop" else None
     epochs = local.max_epochs if local.gamma else local.epochs
     most = max(1, math.ceil(site.part * epochs * math.ceil(len(data) / local.batch)))
     while len(losses) < most:
-        for index in draw_batches(len(data), local.batch, order):
-            x, y = data.take(index)
-            if local.augment == "flip-crop":
+        for x, y in take_batches(data, local.batch, order):
+            if noise is not None:
                 x = flip_and_crop(x, noise)
             g, loss = gradient(w, Batch(x, y, buffers))
-            sgd.step(g)
+            optimiser.step(g)
             losses.append(loss)
             if len(losses) == most:  # a straggler may stop in the middle of an epoch
                 break
@@ -116,12 +118,24 @@ def local_sgd(
 
 def objective_norm(w: Tensor, gradient: Gradient, data: Samples, local: Local) -> float:
     """‖∇h(w)‖ on the client's whole set, without augmentation."""
-    return vector_norm(add_mean_gradient(data, local.weight_decay * w, lambda batch: gradient(w, batch)))
+    return vector_norm(add_mean_gradient(data, objective_decay(local) * w, lambda batch: gradient(w, batch)))
 
 
 def draw_batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """One epoch: a random order, cut into batches; the last may be smaller."""
     yield from torch.randperm(n, generator=generator).split(size)
+
+
+def take_batches(data: Samples, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """The samples of `draw_batches`; of a small set all at once, if each batch is aligned as one by itself is."""
+    sample, n = data.x[:1].numel() * max(4, data.x.element_size()), len(data)
+    if data.extra is None and n * sample <= SMALL and (n <= size or size * sample % ALIGNED == 0):
+        x, y = data.take(torch.randperm(n, generator=generator))
+        for start in range(0, n, size):
+            yield x[start : start + size], y[start : start + size]
+        return
+    for index in draw_batches(n, size, generator):
+        yield data.take(index)
 
 
 def flip_and_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from fedptr.core.local_training import Local, TrainedModel, local_sgd
+from fedptr.core.long_work import Workbench
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Task
@@ -30,7 +31,7 @@ class Site:
     """A client in round t, or the server (which has no data): all that a hook may know beside its arguments."""
 
     task: Task
-    local: Local  # its `lr` is this round's, after decay
+    local: Local  # its `lr` is this round's, by schedule and decay
     key: Key
     round: int  # t, counted from 0
     clients: int  # N, the clients that have data
@@ -40,6 +41,7 @@ class Site:
     share: float = 1.0  # ω_i = N·m_i / M: the client's size relative to the average
     numbers: int = 0  # clients are numbered below this, including those without data
     test: Samples | None = None  # the client's own test data
+    bench: Workbench | None = None  # where long work is kept while it is unfinished
 
     @property
     def samples(self) -> Samples:
@@ -54,12 +56,26 @@ class Effort(NamedTuple):
     full: int = 0  # gradients over the client's whole set
 
 
+EACH_SAMPLE = -1  # rows of an entry: as many as the client has samples
+
+
 class Entry(NamedTuple):
     """One tensor of a reply."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None = None  # None = the model's
     summable: bool = True  # whether a sum over clients means anything
+    fewer: bool = False  # whether there may be fewer rows, from one on; all such entries of a reply have as many
+    plain: bool = False  # whether it is samples or labels, which are no direction in the space of models
+
+    def up_to(self, samples: int) -> Entry:
+        """The entry with its largest shape, where clients have up to this many samples."""
+        return self._replace(shape=(samples, *self.shape[1:])) if self.shape[:1] == (EACH_SAMPLE,) else self
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        if not self.fewer:
+            return shape == tuple(self.shape)
+        return len(shape) == len(self.shape) and shape[1:] == self.shape[1:] and 1 <= shape[0] <= self.shape[0]
 
 
 class Sizes(Protocol):
@@ -146,13 +162,18 @@ class Method:
     paper_column: ClassVar[int] = 0  # in Table 1 of FedPTR's paper, from 1; 0 = it is not there
     cost: ClassVar[Cost] = Cost()
     sent: ClassVar[tuple[str, ...]] = ("w",)  # what a reply holds: tensors of the model's size
+    sends_sets: ClassVar[bool] = False  # whether clients send sets of samples instead, from which the server learns
+    one_shot: ClassVar[bool] = False  # whether clients are asked once: a run has one round
     answered: ClassVar[tuple[str, ...]] = ()  # what an answer to `ask` holds
     personalised: ClassVar[bool] = False  # whether clients use models of their own: set where `personal` is defined
     adapts: ClassVar[bool] = False  # whether a client makes its own model from the global one when it is asked for it
     everyone: ClassVar[bool] = False  # whether all clients must take part in every round
     needs_linear: ClassVar[bool] = False  # whether the model must be one linear layer on the inputs
+    needs_classes: ClassVar[bool] = False  # whether it trains classifiers only
     measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
     no_ptr: ClassVar[str] = ""  # why NAME+ptr is refused; "" = it is not
+    laptop: ClassVar[Mapping[str, Any]] = {}  # settings that a laptop has time for, where the paper's are too costly
+    sgd_only: ClassVar[str] = ""  # why another local optimiser than SGD is refused; "" = it is not
 
     def __init_subclass__(cls) -> None:
         """A method with a name of its own does not inherit what describes its parent alone."""
@@ -174,14 +195,31 @@ class Method:
         """The first rounds, which compute less than the others; for those who estimate the time left."""
         return 0
 
+    def count_sets(self, rounds: int) -> int:
+        """How many sets somebody learns who is there in this many rounds; for those who estimate a run's time."""
+        return 0
+
+    @property
+    def outer_steps(self) -> int:
+        """In how many steps a set is learned, where one is; for those who estimate a run's time."""
+        return 0
+
+    def shorten(self, steps: int) -> Self:
+        """The same method with sets learned in this many steps, and used however bad they are; for a rehearsal."""
+        return self
+
     @classmethod
     def cost_in_words(cls) -> dict[str, str]:
         return {
             "down": str(cls.cost.down),
-            "up": str(len(cls.sent) + len(cls.answered)),
+            "up": "images" if cls.sends_sets else str(len(cls.sent) + len(cls.answered)),
             "client keeps": cls.cost.kept_by("client"),
-            "server keeps": cls.cost.kept_by("server"),
+            "server keeps": "images" if cls.sends_sets else cls.cost.kept_by("server"),
         }
+
+    @classmethod
+    def optimisers_in_words(cls) -> str:
+        return f"sgd only: {cls.name} {cls.sgd_only}" if cls.sgd_only else "sgd, adam or adamw"
 
     def sends(self, task: Sizes) -> dict[str, Entry]:
         """What a client sends after training, by name."""

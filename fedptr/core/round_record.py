@@ -44,12 +44,13 @@ def describe_round(
     x: Tensor, new: Tensor, log: State, replies: Sequence[Reply], visits: Mapping[int, Visit], clock: Clock
 ) -> dict[str, Any]:
     """Costs, losses and the paper's diagnostics of a round that led from x to `new`."""
-    clients = []
+    clients, step = [], x - new
+    length = float(step.norm())
     for reply in replies:
         own = {name: value for name, value in visits[reply.client].log.items() if name not in RECORDED_BY_SERVER}
         entry = {"id": reply.client, **to_plain_values(own)}
         if "w" in reply.state:
-            entry["cos_local"] = cosine_similarity(x - reply.state["w"], x - new)
+            entry["cos_local"] = cosine_similarity(x - reply.state["w"], step, length)
         entry |= compare_projection(visits[reply.client].log, x, new)
         clients.append(entry)
     server = to_plain_values(log) | compare_projection(log, x, new)
@@ -83,8 +84,9 @@ def compare_projection(log: State, x: Tensor, new: Tensor) -> dict[str, float]:
     }
 
 
-def cosine_similarity(a: Tensor, b: Tensor) -> float:
-    return divide_or_zero(float(torch.dot(a, b)), float(a.norm()) * float(b.norm()))
+def cosine_similarity(a: Tensor, b: Tensor, length: float | None = None) -> float:
+    """`length` is that of b, where it is known."""
+    return divide_or_zero(float(torch.dot(a, b)), float(a.norm()) * (float(b.norm()) if length is None else length))
 
 
 def divide_or_zero(a: float, b: float) -> float:

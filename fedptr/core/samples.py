@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Samples:
     """A client's data, or a test set: inputs x (uint8 and memory-mapped, or float) and labels y, class numbers from 0.
 
@@ -49,8 +50,8 @@ class Samples:
         return torch.cat([x, ex[made].to(x)]), torch.cat([y, ey[made].to(y.device)])
 
     def _own(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        rows = index if self.rows is None else self.rows[index]
-        x, y = self.x[rows].to(self.device), self.y[rows].to(self.device)
+        rows = index if self.rows is None else self.rows.index_select(0, index)
+        x, y = (part.index_select(0, rows.to(part.device)).to(self.device) for part in (self.x, self.y))
         if self.mean is not None and self.std is not None:
             x = (x.float() - self.mean.to(self.device)) / self.std.to(self.device)
         return x, y
@@ -65,11 +66,30 @@ class Samples:
         assert self.extra is None
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
-    def split(self, clients: Sequence[np.ndarray]) -> list[Samples]:
+    def split(self, clients: Sequence[np.ndarray]) -> SampleParts:
         """One set per client, from the row numbers of a `fedptr.data.split.Split`."""
-        return [self.part(torch.tensor(rows)) for rows in clients]
+        return SampleParts(self, clients)
 
     def joined(self, x: Tensor, y: Tensor) -> Samples:
         """This set followed by samples that are already normalised."""
         assert self.extra is None
         return replace(self, extra=(x.detach(), y))
+
+
+class SampleParts(Sequence[Samples]):
+    """One set per client, made when it is asked for: a hundred thousand of them with their rows would take 80 MB."""
+
+    def __init__(self, whole: Samples, clients: Sequence[np.ndarray]) -> None:
+        self.whole, self.clients = whole, clients
+
+    @overload
+    def __getitem__(self, i: int) -> Samples: ...
+    @overload
+    def __getitem__(self, i: slice) -> SampleParts: ...
+    def __getitem__(self, i: int | slice) -> Samples | SampleParts:
+        if isinstance(i, slice):
+            return SampleParts(self.whole, self.clients[i])
+        return self.whole.part(torch.tensor(self.clients[i]))
+
+    def __len__(self) -> int:
+        return len(self.clients)

@@ -55,7 +55,7 @@ def md5_of_file(path: Path) -> str:
 def unpack_archive(path: Path, into: Path) -> None:
     """Unpacks a tar, zip or gz file; refuses the archive if any member would be written outside `into`."""
     with explain_read_errors(path, "a safe archive"):
-        if path.suffix == ".zip":
+        if path.suffix in (".zip", ".whl"):
             _unzip(path, into)
         elif path.name.endswith((".tar.gz", ".tgz")):
             _untar(path, into)

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fedptr.data.dataset import PARTS, Dataset, array_sha256
+from fedptr.data.dataset import PARTS, USER_PARTS, Array, Dataset, array_sha256
 from fedptr.messages import print_notice
 from fedptr.regular_files import expand_home
 
 FORMAT = 2
+LATER = {"target": "class", "label_mean": 0.0, "label_std": 1.0, "vocabulary": 0}  # which earlier caches do not have
 
 
 def cache_root() -> Path:
@@ -80,10 +81,12 @@ def _open_checked(folder: Path) -> Dataset:
         raise ValueError(f"format {meta['format']}")
     if meta.pop("seal") != _seal_meta(meta):
         raise ValueError("meta.json does not match its checksum")
-    fields: dict[str, Any] = {part: _open_array(folder / f"{part}.npy", meta["arrays"][part]) for part in PARTS}
+    parts = [*PARTS, *(part for part in USER_PARTS if part in meta["arrays"])]
+    fields: dict[str, Any] = {part: _open_array(folder / f"{part}.npy", meta["arrays"][part]) for part in parts}
     fields |= {key: meta[key] for key in ("name", "source")}
     fields |= {key: tuple(meta[key]) for key in ("mean", "std", "classes")}
-    return Dataset(**fields)
+    fields |= {key: meta[key] for key in LATER if key in meta}
+    return Dataset(**fields, user_names=tuple(meta.get("user_names", ())))
 
 
 def _open_array(path: Path, expected: dict[str, Any]) -> Any:
@@ -104,8 +107,7 @@ def _write_cache(folder: Path, dataset: Dataset) -> None:
         new = Path(temporary) / "new"
         new.mkdir()
         described = {}
-        for part in PARTS:
-            array = getattr(dataset, part)
+        for part, array in present_parts(dataset).items():
             np.save(new / f"{part}.npy", array)
             described[part] = {
                 "shape": list(array.shape),
@@ -115,7 +117,9 @@ def _write_cache(folder: Path, dataset: Dataset) -> None:
                 "sha256": array_sha256(array),
             }
         texts = {key: getattr(dataset, key) for key in ("name", "source", "mean", "std", "classes")}
-        meta = {"format": FORMAT, **texts, "arrays": described}
+        later = {key: value for key, usual in LATER.items() if (value := getattr(dataset, key)) != usual}
+        named = {"user_names": dataset.user_names} if dataset.user_names else {}
+        meta = {"format": FORMAT, **texts, **later, **named, "arrays": described}
         (new / "meta.json").write_text(json.dumps({**meta, "seal": _seal_meta(meta)}, indent=1))
         _move_into_place(new, folder, Path(temporary) / "old")
 
@@ -150,6 +154,13 @@ def _move_into_place(new: Path, folder: Path, old: Path) -> None:
 def cache_matches(folder: Path, dataset: Dataset) -> bool:
     """Whether a cache holds exactly this dataset, comparing every byte."""
     there = open_cache(folder)
-    return isinstance(there, Dataset) and all(
-        array_sha256(getattr(there, part)) == array_sha256(getattr(dataset, part)) for part in PARTS
-    )
+    if not isinstance(there, Dataset) or there.user_names != dataset.user_names:
+        return False
+    kept, read = present_parts(there), present_parts(dataset)
+    return kept.keys() == read.keys() and all(array_sha256(kept[part]) == array_sha256(read[part]) for part in read)
+
+
+def present_parts(dataset: Dataset) -> dict[str, Array]:
+    """The arrays of a dataset by name, of users only those it has."""
+    found = {part: getattr(dataset, part) for part in (*PARTS, *USER_PARTS)}
+    return {part: array for part, array in found.items() if array is not None}

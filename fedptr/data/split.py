@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedptr.atomic_files import write_text
+from fedptr.data.own_split_file import FORM, complete_fields, parse_split_csv
 from fedptr.errors import UserError
 from fedptr.regular_files import TEXT, read_bytes
 
@@ -90,12 +91,22 @@ class Split:
     origin: str = ""
     dropped: int = 0
     tests: ClientTests | None = None
+    names: tuple[str, ...] = ()  # of the clients, if they have any; for people
 
     def __post_init__(self) -> None:
+        if self.names and len(self.names) != len(self.clients):
+            raise UserError(
+                f"the split has {len(self.clients)} clients and {len(self.names)} names; name each, or none"
+            )
         own = _sort_indices(self.clients)
         held_out = _check_tests(own, self.samples, self.tests) if self.tests else ()
         _check_partition(own, held_out, self.samples, self.dropped)
         object.__setattr__(self, "clients", own)
+        object.__setattr__(self, "names", tuple(self.names))
+        if self.names and not len(own) == len(self.names) == len(set(self.names)):
+            raise UserError(
+                f"the split has {len(own)} clients and {len(set(self.names))} names; name each client once, or none"
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -129,6 +140,7 @@ class Split:
             "sha256": self.sha256,
             "clients": [indices.tolist() for indices in self.clients],
             **({"dropped": self.dropped} if self.dropped else {}),
+            **({"names": list(self.names)} if self.names else {}),
         }
         if self.tests:
             indices = [part.tolist() for part in self.tests.clients]
@@ -137,7 +149,10 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path, samples: int | None = None) -> Split:
-        """Reads a saved split and checks all of it; `samples` is the size of the dataset it is for."""
+        """Reads a split and checks all of it; `samples` is the size of the dataset it is for.
+
+        The file is one that `save` wrote, or one of your own: see `fedptr.data.own_split_file`.
+        """
         try:
             content = read_bytes(path, TEXT)
         except (OSError, ValueError) as error:
@@ -147,19 +162,20 @@ class Split:
 
 def parse_split(content: bytes, path: str | Path, samples: int | None = None) -> Split:
     """`Split.load` of a file's content; errors name its path."""
-    fields = _read_fields(content, path)
-    _check_fields(fields, path)
+    fields, written = _read_fields(content, path, samples)
+    _check_fields(fields, path, written)
     if samples is not None and fields["samples"] != samples:
         raise UserError(
             f"split file {path} is for {fields['samples']} samples but the dataset has {samples}; "
             "use the dataset it was made for, or make a new split"
         )
-    expected, tests = fields.pop("sha256"), fields.pop("tests", None)
+    expected, tests = fields.pop("sha256", None), fields.pop("tests", None)
+    names = fields.pop("names", ())
     try:
-        split = Split(**fields, tests=tests and ClientTests(**tests))
+        split = Split(**fields, tests=tests and ClientTests(**tests), names=tuple(names))
     except UserError as error:
-        raise UserError(f"split file {path} is damaged: {error}") from None
-    if split.sha256 != expected:
+        raise UserError(f"split file {path} is {'not right' if written else 'damaged'}: {error}") from None
+    if not written and split.sha256 != expected:
         raise UserError(f"split file {path} was changed after it was saved: its sha256 does not match; make it again")
     return split
 
@@ -222,24 +238,30 @@ def _check_partition(clients: tuple[Ints, ...], held_out: tuple[Ints, ...], samp
     if len(used) != samples - dropped:
         left = f" and drops {dropped}" if dropped else ""
         raise UserError(
-            f"the split uses {len(used)} of {samples} samples{left}; give every sample to exactly one client"
+            f"the split uses {len(used)} of {samples} samples{left}; give every sample to exactly one client, or say "
+            "how many are dropped"
         )
 
 
-def _read_fields(data: bytes, path: str | Path) -> dict[str, Any]:
+def _read_fields(data: bytes, path: str | Path, samples: int | None) -> tuple[dict[str, Any], bool]:
+    """The fields of a file, and whether a person has written them."""
+    if Path(path).suffix == ".csv":
+        return complete_fields(parse_split_csv(data, path), path, samples), True
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
-        raise UserError(f"split file {path} is not JSON; use a file saved by fedptr, or make the split again") from None
-    if not isinstance(content, dict) or "format" not in content:
-        raise UserError(f"split file {path} is not a split; use a file saved by fedptr, or make the split again")
+        raise UserError(f"split file {path} is not JSON; use a file saved by fedptr, or {FORM}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"split file {path} is not a split; use a file saved by fedptr, or {FORM}")
+    if "format" not in content:
+        return complete_fields(content, path, samples), True
     if content["format"] != FORMAT:
         raise UserError(f"split file {path} is not of format {FORMAT}, which this fedptr reads; make the split again")
-    return {name: value for name, value in content.items() if name != "format"}
+    return {name: value for name, value in content.items() if name != "format"}, False
 
 
-def _check_fields(content: dict[str, Any], path: str | Path) -> None:
-    """Checks names and types; `Split` itself checks the values."""
+def _check_fields(content: dict[str, Any], path: str | Path, written: bool) -> None:
+    """Checks names and types; `Split` itself checks the values. What a person has written has no checksum."""
     valid: dict[str, Callable[[Any], bool]] = {
         "origin": lambda v: isinstance(v, str),
         "samples": lambda v: _is_int64(v) and v >= 0,
@@ -249,12 +271,15 @@ def _check_fields(content: dict[str, Any], path: str | Path) -> None:
         "sha256": lambda v: isinstance(v, str),
         "clients": _is_lists_of_int64,
         "tests": _is_tests,
+        "names": _is_names,
     }
     content.setdefault("dropped", 0)
-    for name in sorted((valid.keys() - {"tests"}) | content.keys()):
+    required = valid.keys() - {"tests", "names"} - ({"sha256"} if written else set())
+    for name in sorted(required | content.keys()):
         if name not in content or name not in valid or not valid[name](content[name]):
             problem = "no" if name not in content else "an unknown" if name not in valid else "a wrong"
-            raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; make the split again")
+            advice = FORM if written else "make the split again"
+            raise UserError(f"split file {path} has {problem} entry {name[:40]!r}; {advice}")
 
 
 def _is_int64(value: object) -> bool:
@@ -263,6 +288,10 @@ def _is_int64(value: object) -> bool:
 
 def _is_lists_of_int64(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(c, list) and all(map(_is_int64, c)) for c in value)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name.strip() for name in value)
 
 
 def _is_tests(value: object) -> bool:

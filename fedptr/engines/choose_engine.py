@@ -11,7 +11,7 @@ from fedptr.compute.workload import MachinePlan
 from fedptr.core.visit import VisitCohort
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
-from fedptr.runs.runner import Engine
+from fedptr.runs.runner import Engine, in_process
 
 if TYPE_CHECKING:
     from fedptr.engines.ray.pool import Pool
@@ -38,12 +38,13 @@ def open_shared_engine(machine: MachinePlan) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def open_engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort | None]:
-    """How the clients of a run train; None = in this process."""
+def open_engine(plan: Plan, experiment: Experiment, pool: Pool | None = None) -> Iterator[VisitCohort]:
+    """How the clients of a run train."""
     if plan.machine.engine == "ray":
         from fedptr.engines.ray.visits import Workers
 
         with Workers(plan, experiment, pool) as workers:
             yield workers
     else:
-        yield None
+        with in_process(plan, experiment) as visits:
+            yield visits

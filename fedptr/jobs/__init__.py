@@ -1,1 +1,1 @@
-"""The resumable queue of runs that `fedptr reproduce` and `fedptr audit` share."""
+"""The resumable queue of runs that `fedptr reproduce`, `fedptr audit` and `fedptr sweep` share."""

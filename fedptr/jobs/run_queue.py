@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import count_gradients
+from fedptr.core.early_stopping import has_enough_rounds
 from fedptr.data.sources import SIZES
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import last_line, print_notice
@@ -77,6 +78,20 @@ class QueueState:
         return (total - done) * (time.perf_counter() - self.began) / new if new > 0 else None
 
 
+def name_run_folder(plan: Plan, out: Path, digest: str) -> Path:
+    """The folder of a plan's run among many; those with the same digest and seed share it."""
+    return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{digest}" / f"seed{plan.run.seed}"
+
+
+def longest_plans(wanted: Iterable[tuple[Path, Plan]]) -> dict[Path, Plan]:
+    """The plan to run in each folder: of those that share it, the one with the most rounds."""
+    plans: dict[Path, Plan] = {}
+    for folder, plan in wanted:
+        if folder not in plans or plan.run.rounds > plans[folder].run.rounds:
+            plans[folder] = plan
+    return plans
+
+
 def count_work(plan: Plan) -> float:
     """What a run costs, in gradients of one image: a measure of time that needs no model."""
     classes, each = SIZES.get(plan.data.name, SIZES["cifar10"])
@@ -121,7 +136,7 @@ def find_finished_runs(plans: Mapping[Path, Plan]) -> QueueState:
 
 
 def note_finished(board: QueueState, folder: Path, plan: Plan) -> bool:
-    """Whether it is finished, with at least the rounds asked for; those that it has beyond do not matter.
+    """Whether it is finished, with at least the rounds asked for, or early; rounds beyond do not matter.
 
     A plan that cannot be read is none; one that is not ours is refused.
     """
@@ -135,7 +150,7 @@ def note_finished(board: QueueState, folder: Path, plan: Plan) -> bool:
         )
     with contextlib.suppress(DamagedFileError):
         done = read_once_finished(folder, there)  # it may be getting longer now, or have been stopped while at it
-        enough = done[0]["rounds"] >= plan.run.rounds
+        enough = has_enough_rounds(done[0], plan.run.rounds)
         (board.done if enough else board.shorter)[folder] = done
         if enough:
             return True
@@ -224,12 +239,22 @@ def run_as_processes(
                 if process.poll() is None:
                     continue
                 del active[folder], board.running[folder]
-                if process.returncode == 0:
-                    keep_result(board, folder, read_finished(folder))
+                if done := read_if_finished(folder, process.returncode, board.plans[folder]):
+                    keep_result(board, folder, done)
                 elif not stopped():
                     board.failed[folder] = last_line(folder / LOG).removeprefix("fedptr: ") or "it ended without a word"
             show(board)
             time.sleep(LOOK)
+
+
+def read_if_finished(folder: Path, code: int, plan: Plan) -> tuple[Record, list[Record]] | None:
+    """The result of a job that has ended; one that diverged is finished too, though its exit code is 1."""
+    if code == 0:
+        return read_finished(folder)
+    with contextlib.suppress(DamagedFileError):
+        done = read_finished(folder)
+        return done if code == 1 and done[0]["rounds"] >= plan.run.rounds else None
+    return None
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 So is a method of another package that the entry points `fedptr.methods` name, and any class as `module:Class`.
 
->>> sorted(all_methods())[:3]
-['apfl', 'ditto', 'fedadagrad']
+>>> [name for name in sorted(all_methods()) if "ptr" in name]
+['fedptr', 'fedptr-linear', 'fedptr-s']
 >>> make_method("fedprox", mu=0.1)
 FedProx(weighting='samples', mu=0.1)
 """
@@ -50,11 +50,24 @@ def all_methods() -> dict[str, type[Method]]:
 def built_in_methods() -> Iterator[type[Method]]:
     """The classes with a name of their own in the files of this folder."""
     for info in pkgutil.iter_modules(__path__):  # noqa: F405
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        for value in vars(module).values():
-            own = isinstance(value, type) and value.__module__ == module.__name__
-            if own and issubclass(value, Method) and "name" in vars(value):
-                yield value
+        yield from methods_in_file(info.name)
+
+
+def methods_in_file(file: str) -> Iterator[type[Method]]:
+    module = importlib.import_module(f"{__name__}.{file}")
+    for value in vars(module).values():
+        own = isinstance(value, type) and value.__module__ == module.__name__
+        if own and issubclass(value, Method) and "name" in vars(value):
+            yield value
+
+
+@functools.cache
+def method_in_its_own_file(name: str) -> type[Method] | None:
+    """A method whose file has its name: a run that needs one method loads no other."""
+    file = name.replace("-", "_")
+    files = {info.name for info in pkgutil.iter_modules(__path__)}  # noqa: F405
+    found = methods_in_file(file) if file in files else iter(())
+    return next((method for method in found if method.name == name), None)
 
 
 def check_class(value: Any, where: str) -> type[Method]:
@@ -76,7 +89,8 @@ def paper_methods() -> list[str]:
 
 def is_known(name: str) -> bool:
     """Whether it is a method's name, or has the form `module:Class`."""
-    return ":" in name or name.removesuffix(PTR) in all_methods()
+    alone = name.removesuffix(PTR)
+    return ":" in name or method_in_its_own_file(alone) is not None or alone in all_methods()
 
 
 def unknown_method_error(what: str, name: str) -> UserError:
@@ -93,7 +107,7 @@ def find_method(name: str) -> type[Method]:
     if not is_known(name):
         raise unknown_method_error(name, name)
     alone = name.removesuffix(PTR)
-    method = import_method(alone) if ":" in alone else all_methods()[alone]
+    method = import_method(alone) if ":" in alone else method_in_its_own_file(alone) or all_methods()[alone]
     if not name.endswith(PTR):
         return method
     from fedptr.methods.ptr.combine import with_ptr  # which is made of methods
@@ -111,7 +125,7 @@ def import_method(address: str) -> type[Method]:
 
 def method_address(method: type[Method]) -> str:
     """What `find_method` finds a class by: its name, or `module:Class` where it is found by nothing else."""
-    if method.name.removesuffix(PTR) in all_methods():
+    if is_known(method.name):
         return method.name
     alone = getattr(method, "alone", method)
     return f"{alone.__module__}:{alone.__qualname__}{PTR if alone is not method else ''}"

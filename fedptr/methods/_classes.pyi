@@ -1,6 +1,8 @@
 # Written by tests/helpers/methods_stub.py from the classes in this folder.
 from fedptr.methods.apfl import APFL as APFL
 from fedptr.methods.ditto import Ditto as Ditto
+from fedptr.methods.dosfl import DOSFL as DOSFL
+from fedptr.methods.dynafed import DynaFed as DynaFed
 from fedptr.methods.fedadagrad import FedAdagrad as FedAdagrad
 from fedptr.methods.fedadam import FedAdam as FedAdam
 from fedptr.methods.fedagm import FedAGM as FedAGM
@@ -8,7 +10,9 @@ from fedptr.methods.fedams import FedAMS as FedAMS
 from fedptr.methods.fedavg import FedAvg as FedAvg
 from fedptr.methods.fedavgm import FedAvgM as FedAvgM
 from fedptr.methods.fedcm import FedCM as FedCM
+from fedptr.methods.fedd3 import FedD3 as FedD3
 from fedptr.methods.feddc import FedDC as FedDC
+from fedptr.methods.feddm import FedDM as FedDM
 from fedptr.methods.feddyn import FedDyn as FedDyn
 from fedptr.methods.fedpd import FedPD as FedPD
 from fedptr.methods.fedprox import FedProx as FedProx

@@ -9,8 +9,8 @@ A local step, on one batch:  y ← y − η∇L(y);  v ← v − ηα∇L(v̄); 
 Numbered details:
 1. Parameters are mixed. Public code mixes outputs, which costs two models at use and is another method on a network.
 2. The global branch is FedAvg bit for bit, whatever the own branch does.
-3. Both branches train on the same batches with the client's settings: momentum, weight decay and clipping are the
-   branch's own.
+3. Both branches train on the same batches with the client's settings: momentum (or Adam's means), weight decay and
+   clipping are the branch's own. α itself always makes plain steps of size η.
 4. The paper mixes v with the client's own y, as it is after local training. So does `mix_with = "local"`: a client that
    is evaluated after later rounds uses the y of its last visit, which v was trained beside. `mix_with = "global"` uses
    the newest global model instead, for which a client keeps one model less.
@@ -32,8 +32,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedptr.core.local_training import SGD, TrainedModel, local_sgd
+from fedptr.core.local_training import TrainedModel, local_sgd
 from fedptr.core.method import Cost, Effort, Oracle, Rule, Site
+from fedptr.core.optimisers import make_optimiser
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.quadratic_limits import fedavg_limit
 from fedptr.plots import DOTS, Look
@@ -71,7 +72,7 @@ class APFL(FedAvg):
         return alpha * v + (1 - alpha) * y
 
     def train(self, msg: State, client: State, site: Site, buffers: State) -> tuple[TrainedModel, State]:
-        own, alpha = SGD(client["v"], site.local), client.get("alpha", self.alpha)
+        own, alpha = make_optimiser(client["v"], site.local), client.get("alpha", self.alpha)
 
         def objective(y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
             return self.gradient(y, batch, msg, client, site)

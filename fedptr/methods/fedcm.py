@@ -52,6 +52,7 @@ class FedCM(OwnMomentum, FedAvg):
     )
     cost: ClassVar[Cost] = Cost(down=2, server=1)
     measures_drift: ClassVar[bool] = True
+    sgd_only: ClassVar[str] = "computes its momentum from plain steps of size local.lr"
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "delta": torch.zeros_like(x)}

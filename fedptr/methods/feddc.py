@@ -50,6 +50,7 @@ class FedDC(OwnMomentum, FedAvg):
     cost: ClassVar[Cost] = Cost(down=2, client=2, server=2)
     sent: ClassVar[tuple[str, ...]] = ("w", "delta")
     measures_drift: ClassVar[bool] = True
+    sgd_only: ClassVar[str] = "computes its control variates from plain steps of size local.lr"
 
     def server_init(self, x: Tensor, site: Site) -> State:
         return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}

@@ -73,6 +73,7 @@ class L2GD(OwnMomentum, FedAvg):
     aliases: ClassVar[tuple[str, ...]] = ("l2sgd",)
     cost: ClassVar[Cost] = Cost(client=2)
     everyone: ClassVar[bool] = True
+    sgd_only: ClassVar[str] = "draws models together by a factor that counts plain steps of size local.lr"
     no_ptr: ClassVar[str] = "sends a mean only now and then, which is no trajectory to project"
 
     def client_init(self, x: Tensor, site: Site) -> State:

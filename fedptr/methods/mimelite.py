@@ -49,6 +49,7 @@ class MimeLite(OwnMomentum, FedAvg):
     )
     cost: ClassVar[Cost] = Cost(down=2, server=1)
     sent: ClassVar[tuple[str, ...]] = ("w", "g")
+    sgd_only: ClassVar[str] = "trains clients with the server's optimiser, which is frozen for a round"
 
     @property
     def effort(self) -> Effort:

@@ -75,6 +75,8 @@ class Mocha(Method):
     cost: ClassVar[Cost] = Cost(each=2, duals=1)
     sent: ClassVar[tuple[str, ...]] = ("delta_b",)
     needs_linear: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
+    sgd_only: ClassVar[str] = "makes exact dual coordinate steps, which need no optimiser"
     no_ptr: ClassVar[str] = "has no local steps along a gradient that a pull could be added to"
 
     @property

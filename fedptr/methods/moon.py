@@ -51,6 +51,11 @@ class Moon(FedAvg):
     def effort(self) -> Effort:
         return Effort(step=5 / 3) if self.mu else Effort()
 
+    @property
+    def quick_rounds(self) -> int:
+        """A client has no w_i before its first."""
+        return 1 if self.mu else 0
+
     def gradient(self, w: Tensor, batch: Batch, msg: State, client: State, site: Site) -> tuple[Tensor, Tensor]:
         if not self.mu or "w_i" not in client:
             return super().gradient(w, batch, msg, client, site)

@@ -10,12 +10,14 @@ not say how it weighted them nor which μ it used; FedPTR's λ = 0.05 is taken. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from fedptr.core.method import Cost, Rule, Site
 from fedptr.core.samples import Samples
+from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.plots import DOTS, Look
@@ -25,6 +27,7 @@ from fedptr.types import State
 
 @dataclass(frozen=True)
 class Naive(Trajectory, FedAvg):
+    labels: Literal["hard"] = setting("hard", "auxiliary images join the client's own, which have these")
     mu: float = setting(0.05, "strength μ of the pull towards the global model", ge=0)
 
     name: ClassVar[str] = "naive"
@@ -36,6 +39,11 @@ class Naive(Trajectory, FedAvg):
     cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
     def client_init(self, x: Tensor, site: Site) -> State:
+        if site.data is not None and len(site.data) and site.samples.x.dtype == torch.int64:
+            raise UserError(
+                "naive trains on auxiliary samples among the client's own, and those of texts are vectors, not tokens; "
+                "choose another method"
+            )
         return self.memory(x, site)
 
     def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:

@@ -14,7 +14,8 @@ The server is FedAvg's. The client's own model is one step from the global one: 
 Numbered details:
 1. That step uses the client's whole training set. It never sees test data; some public code adapts on labelled test
    batches.
-2. b is local.lr, after decay; momentum, weight decay and clipping are local training's and act on the direction above.
+2. b is local.lr, after decay; momentum, weight decay and clipping are local training's and act on the direction above,
+   as does local.optimiser. The step of the adaptation is always a plain one.
    The paper has none of them: local.momentum = 0 is its rule.
 3. D′ is the batch that FedAvg would take. D and D″ come from two other random orders of the client's samples. Each is
    drawn from (seed, round, client) with a name of its own, is cut into batches as D′ is, and begins again when it is

@@ -14,7 +14,8 @@ Numbered details:
 3. θ starts at x in every round and is warm from step to step, as in the official code. `reset` starts it at y in every
    local step, so that a step depends on y alone.
 4. Official code adds 0.001·θ to the inner gradient. Here it does not, unless `theta_decay` says so.
-5. local.weight_decay and local.clip act on λ(y − θ), which is the gradient of the Moreau envelope of L.
+5. local.weight_decay and local.clip act on λ(y − θ), which is the gradient of the Moreau envelope of L. So does
+   local.optimiser; the inner steps on θ are plain ones.
 6. The paper has no momentum: `momentum` replaces local.momentum.
 7. Clients are averaged by size, as in the official code. The paper's mean is `weighting = "uniform"`.
 8. Defaults are the official ones, but for η (0.005 there) and R, which belong to [local].

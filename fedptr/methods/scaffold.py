@@ -56,6 +56,7 @@ class Scaffold(OwnMomentum, FedAvg):
     paper_column: ClassVar[int] = 3
     cost: ClassVar[Cost] = Cost(down=2, client=1, server=1)
     sent: ClassVar[tuple[str, ...]] = ("w", "delta")
+    sgd_only: ClassVar[str] = "computes its control variates from plain steps of size local.lr"
 
     @property
     def effort(self) -> Effort:

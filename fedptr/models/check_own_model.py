@@ -10,25 +10,46 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedptr.core.randomness import Key
-from fedptr.core.task import Classification
+from fedptr.core.task import NO_EMBED, ModelTask
 from fedptr.errors import UserError
 from fedptr.types import Batch
 
 INSTEAD = "use plain operations that can be differentiated twice, or a method without matching such as fedavg"
 
 
-def check_model(name: str, task: Classification, matching: bool, seed: int) -> None:
-    """Raises a UserError that says what is wrong with a model; `matching` also needs second derivatives."""
+def check_model(
+    name: str, task: ModelTask, matching: bool, seed: int, outputs_wanted: int = 0, text: tuple[int, ...] = ()
+) -> None:
+    """Raises a UserError that says what is wrong with a model; `matching` also needs second derivatives.
+
+    `outputs_wanted`: of every input, for a task without classes. `text`: length and vocabulary, where the inputs are
+    token numbers.
+    """
     key = Key(seed).at("trial")
-    x = torch.randn(2, *task.shape, generator=key("images")).to(task.device)
-    batch = Batch(x, torch.arange(2, device=task.device))
-    with explain_failure(f"model {name} cannot take {'×'.join(map(str, task.shape))} images"):
+    if text and matching and task.tokens:
+        raise UserError(NO_EMBED)
+    soft = torch.randn(2, *task.shape, generator=key("images")).to(task.device)
+    x = torch.randint(text[1], (2, text[0]), generator=key("images")).to(task.device) if text else soft
+    kind = f"texts of {text[0]} tokens" if text else f"{'×'.join(map(str, task.shape))} images"
+    with explain_failure(f"model {name} cannot take {kind}"):
         outputs = [compute_logits(task, x, key.at(again)) for again in range(2)]
     check_input(name, x)
-    check_outputs(name, outputs, task.classes)
+    check_outputs(name, outputs, task.classes or outputs_wanted)
+    batch = Batch(x, torch.arange(2, device=task.device) if task.classes else torch.zeros_like(outputs[0]))
     check_gradient(name, task, batch, key)
+    if text and not task.tokens:
+        check_vectors(name, task, x, key)
     if matching:
-        check_second_order(name, task, batch, key)
+        check_second_order(name, task, batch._replace(x=soft), key)
+
+
+def check_vectors(name: str, task: ModelTask, tokens: Tensor, key: Key) -> None:
+    """A text's word vectors must mean to the model what its tokens do."""
+    with explain_failure(f"model {name} cannot take what its embed returns"):
+        vectors = task.to_learnable(task.init(), tokens)
+        one, other = (compute_logits(task, x, key) for x in (tokens, vectors))
+    if not torch.allclose(one, other, rtol=1e-3, atol=1e-4):
+        raise UserError(f"model {name} answers differently to tokens and to what its embed returns for them")
 
 
 @contextlib.contextmanager
@@ -42,7 +63,7 @@ def explain_failure(what: str, advice: str = "") -> Iterator[None]:
 
 
 @torch.no_grad()
-def compute_logits(task: Classification, x: Tensor, key: Key) -> Tensor:
+def compute_logits(task: ModelTask, x: Tensor, key: Key) -> Tensor:
     task.model.eval()
     with key.fixed("model"):
         out: Tensor = functional_call(task.model, {**task.parameters(task.init()), **task.unpack_buffers(None)}, (x,))
@@ -69,7 +90,7 @@ def check_outputs(name: str, outputs: list[Tensor], classes: int) -> None:
         )
 
 
-def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> None:
+def check_gradient(name: str, task: ModelTask, batch: Batch, key: Key) -> None:
     """There must be a gradient, finite and reproducible."""
     found = []
     with explain_failure(
@@ -91,8 +112,8 @@ def check_gradient(name: str, task: Classification, batch: Batch, key: Key) -> N
         )
 
 
-def check_second_order(name: str, task: Classification, batch: Batch, key: Key) -> None:
-    """The vector–Jacobian product that `fedptr.methods.ptr.matching.meta_gradient` needs."""
+def check_second_order(name: str, task: ModelTask, batch: Batch, key: Key) -> None:
+    """The vector–Jacobian product that `fedptr.methods.ptr.by_trajectory.meta_gradient` needs."""
     w, x = task.init().requires_grad_(), batch.x.clone().requires_grad_()
     a = torch.randn(len(w), generator=key("adjoint")).to(w)
     with explain_failure(f"model {name} does not allow matching", f"; {INSTEAD}"), key.fixed("model"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedptr.errors import UserError
+from fedptr.models.text import TextConv, TextMean, check_kind
 from fedptr.own_code import current_folder_first, import_own
 from fedptr.settings import setting, unknown_name_error
 from fedptr.types import Shape
@@ -18,12 +20,30 @@ from fedptr.types import Shape
 @dataclass(frozen=True)
 class ModelPlan:
     name: str = setting(
-        "convnet", "convnet, mlp, lenet, resnet18, linear, or your own model as module:factory", example="mlp"
+        "convnet",
+        "convnet, mlp, lenet, resnet18, linear, text-mean, text-conv, or your own model as module:factory",
+        example="mlp",
     )
     width: int = setting(
-        0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 64)", example=32, ge=0
+        0, "channels or hidden units; 0 = the default (convnet and mlp 128, resnet18 and text 64)", example=32, ge=0
     )
     depth: int = setting(3, "blocks of the convnet", example=2, ge=1, le=8)
+    init: str = setting(
+        "",
+        "start from these weights: a safetensors file, or the folder of a finished run; empty = random",
+        example="runs/fedavg-digits-seed0",
+    )
+    init_except: str = setting(
+        "", "parameters that start random all the same: patterns separated by commas", example="13.*"
+    )
+    freeze: str = setting(
+        "", "parameters that are not trained and not sent: patterns separated by commas", example="0.*, 4.*"
+    )
+    local: str = setting(
+        "",
+        "parameters that every client trains for itself and never sends: patterns separated by commas",
+        example="5.*",
+    )
 
 
 class ConvNet(nn.Sequential):
@@ -123,20 +143,28 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(math.gcd(32, channels), channels)
 
 
-def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
-    """The model a plan names.
+def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The model a plan names, for a dataset of this `Dataset.shape`.
 
     >>> sum(p.numel() for p in build_model(ModelPlan(), (3, 32, 32), 10).parameters())
     320010
     """
     width = {"width": plan.width} if plan.width else {}
+    image: Any = shape
     known: dict[str, Callable[[], nn.Module]] = {
-        "convnet": lambda: ConvNet(shape, classes, depth=plan.depth, **width),
-        "mlp": lambda: MLP(shape, classes, **width),
-        "lenet": lambda: LeNet(shape, classes),
-        "resnet18": lambda: ResNet18(shape, classes, **width),
-        "linear": lambda: LinearModel(shape, classes),
+        "convnet": lambda: ConvNet(image, classes, depth=plan.depth, **width),
+        "mlp": lambda: MLP(image, classes, **width),
+        "lenet": lambda: LeNet(image, classes),
+        "resnet18": lambda: ResNet18(image, classes, **width),
+        "linear": lambda: LinearModel(image, classes),
     }
+    texts: dict[str, Callable[[], nn.Module]] = {
+        "text-mean": lambda: TextMean(shape, classes, **width),
+        "text-conv": lambda: TextConv(shape, classes, **width),
+    }
+    if plan.name in {**known, **texts}:
+        check_kind(plan.name, plan.name in texts, shape)
+    known |= texts
     if ":" in plan.name:
         known[plan.name] = lambda: load_own_model(plan.name, shape, classes)
     if plan.name not in known:
@@ -152,8 +180,11 @@ def build_model(plan: ModelPlan, shape: Shape, classes: int) -> nn.Module:
         raise UserError(f"model {plan.name} cannot be built for {size} images, {classes} classes: {error}") from error
 
 
-def load_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
-    """Calls `module:factory` with (shape, classes). The current folder is searched first, as with `python -m`."""
+def load_own_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Calls `module:factory` with (shape, classes); the shape of texts is (length, vocabulary).
+
+    The current folder is searched first, as with `python -m`.
+    """
     factory = import_own(name, "model.name", "module:factory")
     with current_folder_first():
         model = factory(shape, classes)

@@ -10,13 +10,19 @@ from html import escape
 from typing import Any
 
 from fedptr.audit import audit_json, audit_table
-from fedptr.audit.check_audit import STARTS, Audit, check_audit
+from fedptr.audit.check_audit import SENT, SETS, Audit, check_audit
 from fedptr.errors import UserError
 from fedptr.report.fedptr_data import embed_image
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.group_runs import Group
 from fedptr.report.html_tables import render_table
 from fedptr.runs.folder import AUDIT
+
+STARTS = {"real": "own samples", "noise": "noise"}
+KINDS = {
+    "auxiliary": ("Auxiliary sets", audit_table.AUXILIARY, audit_table.auxiliary_rows),
+    "sent": ("Sets that clients sent", audit_table.SENT, audit_table.sent_rows),
+}
 
 
 def collect_audits(one: Group) -> tuple[list[Audit], list[str]]:
@@ -39,7 +45,7 @@ def collect_audits(one: Group) -> tuple[list[Audit], list[str]]:
 
 
 def embed_pairs(run: FoundRun, about: Audit) -> list[dict[str, Any]]:
-    starts = about["auxiliary"]["series"] if about["auxiliary"] else ()
+    starts = [init for name in SETS if about[name] for init in about[name]["series"]]
     found = [(init, embed_image(run.files / AUDIT / f"pairs-{init}.png")) for init in starts]
     return [{"init": init, **picture} for init, picture in found if picture]
 
@@ -51,15 +57,17 @@ def chart_data(found: Sequence[Audit]) -> list[Audit]:
             "label": one["label"],
             "curves": [{"name": name, **numbers["roc"]} for name, numbers in one["attacks"].items()],
             "series": [
-                line for init, entries in auxiliary_series(one).items() for line in auxiliary_lines(init, entries)
+                line for init, entries in series_of_sets(one).items() for line in auxiliary_lines(init, entries)
             ],
         }
         for one in found
     ]
 
 
-def auxiliary_series(one: Audit) -> dict[str, list[Audit]]:
-    return one["auxiliary"]["series"] if one["auxiliary"] else {}
+def series_of_sets(one: Audit) -> dict[str, list[Audit]]:
+    """The rounds of each kind of set; a single round is no curve."""
+    found = [item for name in SETS if one[name] for item in one[name]["series"].items()]
+    return {init: entries for init, entries in found if init != SENT or len(entries) > 1}
 
 
 def auxiliary_lines(init: str, entries: list[Audit]) -> list[Audit]:
@@ -67,6 +75,7 @@ def auxiliary_lines(init: str, entries: list[Audit]) -> list[Audit]:
     aucs = {
         f"AUC of {words}": [entry[name]["auc"] if entry[name] else None for entry in entries]
         for name, words in (("members", "members"), ("starts", "the samples it began as"))
+        if name == "members" or init != SENT
     }
     values = {"closer to own samples": [entry["closer"] for entry in entries], **aucs}
     return [{"init": init, "name": f"{init}: {name}", "x": rounds, "y": y} for name, y in values.items()]
@@ -98,18 +107,26 @@ def render_audit_details(one: Audit) -> str:
         aucs = render_table(["client", "members", *(f"AUC, {name}" for name in one["attacks"])],
                             [list(map(escape, row)) for row in audit_table.client_rows(one)])  # fmt: skip
         parts.append(f"<details><summary>By client: {escape(one['label'])}</summary>{aucs}</details>")
-    if one["auxiliary"]:
-        rows = [list(map(escape, row)) for row in audit_table.auxiliary_rows(one["auxiliary"])]
-        images = "".join(
-            f'<p class="small">Closest pairs of sets that start from {STARTS[picture["init"]]}: auxiliary images, '
-            "below them the nearest sample of their owner, and the nearest held-out one of the class.</p>"
-            f'<img class="pairs" alt="closest pairs, from {STARTS[picture["init"]]}" src="{escape(picture["src"])}">'
-            for picture in one["pictures"]
-        )
-        parts.append(
-            f"<details open><summary>Auxiliary sets: {escape(one['label'])}</summary>"
-            f"<p><strong>{escape(one['auxiliary']['note'])}</strong></p>{render_table(audit_table.AUXILIARY, rows)}"
-            f'<p class="small">{escape(audit_table.EXPLAINED)}</p>{images}'
-            "</details>"
-        )
+    for name, (title, headings, rows_of) in KINDS.items():
+        if one[name]:
+            rows = [list(map(escape, row)) for row in rows_of(one[name])]
+            images = "".join(
+                render_pairs(picture) for picture in one["pictures"] if picture["init"] in one[name]["series"]
+            )
+            parts.append(
+                f"<details open><summary>{title}: {escape(one['label'])}</summary>"
+                f"<p><strong>{escape(one[name]['note'])}</strong></p>{render_table(headings, rows)}"
+                f'<p class="small">{escape(audit_table.EXPLAINED[name])}</p>{images}'
+                "</details>"
+            )
     return "".join(parts)
+
+
+def render_pairs(picture: dict[str, Any]) -> str:
+    start = STARTS.get(picture["init"])
+    whose = f"sets that start from {start}: auxiliary images" if start else "what clients sent: images"
+    return (
+        f'<p class="small">Closest pairs of {whose}, below them the nearest sample of their owner, and the nearest '
+        f'held-out one of the class.</p><img class="pairs" alt="closest pairs, {escape(picture["init"])}" '
+        f'src="{escape(picture["src"])}">'
+    )

@@ -16,7 +16,9 @@ from fedptr.report.client_data import (
     final_by_client,
     shared_clients,
 )
+from fedptr.report.group_runs import Series
 from fedptr.report.html_tables import render_table
+from fedptr.runs.summary import describe_clients
 
 COLUMNS = {
     "weighted": "weighted mean %",
@@ -33,6 +35,7 @@ EXPLAINED = (
     "spreads over the clients. Worse off: clients whose personal model is less accurate for them than the global one. "
     "The best value of the worst client is bold."
 )
+LOSSES = {"weighted": "weighted mean", "mean": "plain mean", "std": "spread (std)", "worst": "worst client"}
 LISTED = 25  # clients in the table by client
 
 
@@ -51,6 +54,24 @@ def render_spread_table(found: Sequence[SeriesScores]) -> str:
         rows.append([escape(one.label), model, *numbers.values(), *format_gain(one, model)])
     headings = ["method", "model", *COLUMNS.values(), "personal − global", "worse off"]
     return f'<div class="spread">{render_table(headings, rows, words=2)}</div>'
+
+
+def render_loss_table(series: Sequence[Series]) -> str:
+    """Of tasks without classes: the loss on the clients' own test data, mean over seeds; empty where there is none."""
+    rows = []
+    for one in series:
+        found = [describe_clients(run.records) for run in one.runs]
+        for model, name in (("global", "clients_global_loss"), ("personal", "clients_personal_loss")):
+            if all(name in told for told in found):
+                means = [float(np.mean([told[name][key] for told in found])) for key in LOSSES]
+                rows.append([escape(one.label), model, *(f"{value:.3f}" for value in means)])
+    if not rows:
+        return ""
+    explained = (
+        "Loss on each client’s own test data, the mean of its last evaluated rounds (at most five); less is better."
+    )
+    table = render_table(["method", "model", *LOSSES.values()], rows, words=2)
+    return f'<h3>How well it works for every client</h3>{table}<p class="small">{explained}</p>'
 
 
 def format_interval(spread: Spread, name: str) -> str:

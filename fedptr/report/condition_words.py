@@ -17,6 +17,7 @@ OF_SPLIT = {"split.kind", "split.alpha", "split.shards", "split.classes", "split
 WORDS = {
     "data.number": "subset number",
     "data.subset_test": "test images",
+    "data.validation": "validation part",
     "local.augment": "augmentation",
     "local.batch": "batch size",
     "local.clip": "gradients clipped at",
@@ -24,6 +25,9 @@ WORDS = {
     "local.epochs": "local epochs",
     "local.lr": "learning rate",
     "local.momentum": "momentum",
+    "local.optimiser": "optimiser",
+    "local.schedule": "learning-rate schedule",
+    "local.warmup": "warm-up rounds",
     "local.weight_decay": "weight decay",
     "model.depth": "depth",
     "model.name": "model",
@@ -31,8 +35,14 @@ WORDS = {
     "run.participation": "participation",
     "split.test": "test sets of the clients",
 }
+OPTIMISERS = {"adam": "Adam", "adamw": "AdamW"}
 WITH_WIDTH = ("convnet", "mlp", "resnet18")
-OFF = {"local.clip": "no gradient clipping", "local.momentum": "no momentum", "local.weight_decay": "no weight decay"}
+OFF = {
+    "data.validation": "tested on the test set",
+    "local.clip": "no gradient clipping",
+    "local.momentum": "no momentum",
+    "local.weight_decay": "no weight decay",
+}
 
 
 def write_heading(plan: Plan, unusual: Settings) -> str:
@@ -40,7 +50,7 @@ def write_heading(plan: Plan, unusual: Settings) -> str:
     images = f" ({plan.data.subset:,} training images)" if plan.data.subset else ""
     parts = [
         Path(plan.data.name).stem + images,
-        count_noun(plan.split.clients, "client"),
+        count_noun(plan.split.clients, "client") if plan.split.clients else "a client for every user",
         count_noun(plan.run.rounds, "round"),
     ]
     if unusual.keys() & OF_SPLIT:
@@ -55,9 +65,14 @@ def describe_training(plan: Plan) -> str:
     who = "all clients take part" if share == 1 else f"{100 * share:g} % of the clients take part"
     width = f" of width {model.width}" if model.width and model.name in WITH_WIDTH else ""
     local, epochs = plan.local, count_noun(plan.local.epochs, "epoch")
+    optimiser = "" if local.optimiser == "sgd" else f"{OPTIMISERS[local.optimiser]}, "
+    schedule = "" if local.schedule == "constant" else f" ({local.schedule} schedule)"
+    part = f"{100 * plan.data.validation:g} % of the training samples, held out, stand in for the test set"
+    tested = f" {part}: accuracies here are not on the test set." if plan.data.validation else ""
+    training = f"{optimiser}learning rate {local.lr:g}{schedule}, batches of {local.batch}, {epochs} a round"
     return (
         f"{describe_split(plan.split)} In every round {who}. Model: {model.name}{width}. "
-        f"Local training: learning rate {local.lr:g}, batches of {local.batch}, {epochs} a round."
+        f"Local training: {training}.{tested}"
     )
 
 
@@ -103,6 +118,7 @@ def name_split(split: SplitPlan) -> str:
         "classes": f"{count_noun(split.classes, 'class', 'classes')} per client",
         "quantity": f"clients of different sizes, σ = {split.sigma:g}",
         "iid": "evenly mixed (iid)",
+        "users": "split by user",
     }[split.kind]
 
 
@@ -117,4 +133,5 @@ def describe_split(split: SplitPlan) -> str:
         "classes": f"Every client has samples of {count_noun(split.classes, 'class', 'classes')}.",
         "quantity": f"Clients differ in the number of their samples (log-normal, σ = {split.sigma:g}).",
         "iid": "Samples are spread evenly over the clients (iid).",
+        "users": "Every client has the samples of whole users.",
     }[split.kind]

@@ -1,4 +1,4 @@
-"""What FedPTR did inside: matching losses, β, cosines, reach, distances to the projection, and the auxiliary images."""
+"""What FedPTR did inside: matching losses, β, cosines, reach, distances to the projection; and learned images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from fedptr.regular_files import read_bytes
 from fedptr.report.find_runs import FoundRun
 from fedptr.report.means_over_seeds import thin_positions, to_json_numbers
-from fedptr.runs.auxiliary_pictures import FOLDER
+from fedptr.runs.auxiliary_pictures import FOLDER, ROWS
 from fedptr.runs.rounds_file import Record
 from fedptr.stats import number_or_nan
 
@@ -65,7 +65,7 @@ def average_distances(record: Record) -> list[float]:
 
 
 def embed_sheets(run: FoundRun) -> list[dict[str, Any]]:
-    """The saved auxiliary images as data URIs; a file that is no picture is skipped."""
+    """The saved pictures of learned images as data URIs; a file that is no picture is skipped."""
     found = sorted(
         (int(match[1]), path) for path in (run.files / FOLDER).glob("*") if (match := SHEET_NAME.fullmatch(path.name))
     )
@@ -83,7 +83,7 @@ def embed_image(path: Path) -> dict[str, Any] | None:
             if max(image.size) > LARGEST_SIDE:
                 return None
             image.load()
-            size, owner = image.size, str(image.info.get("owner", ""))
+            size, owner, rows = image.size, *(str(image.info.get(name, "")) for name in ("owner", "rows"))
             if len(content) > SMALL_SHEET:
                 packed = io.BytesIO()
                 image.convert("RGB").save(packed, "WEBP", quality=85)
@@ -91,4 +91,4 @@ def embed_image(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # what Pillow raises for a damaged file
         return None
     source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-    return {"src": source, "owner": owner, "width": size[0], "height": size[1]}
+    return {"src": source, "owner": owner, "rows": rows.splitlines()[:ROWS], "width": size[0], "height": size[1]}

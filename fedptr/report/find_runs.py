@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.atomic_files import DamagedFileError
+from fedptr.core.early_stopping import STOPPED, has_enough_rounds
 from fedptr.errors import UserError
 from fedptr.regular_files import read_text
 from fedptr.report import recipe_section
@@ -44,7 +45,11 @@ class FoundRun:
     @property
     def state(self) -> str:
         if self.summary is not None:
-            return "finished"
+            early = self.summary.get(STOPPED)
+            words = (
+                f" early, after round {early.get('round')}: {early.get('reason')}" if isinstance(early, dict) else ""
+            )
+            return f"finished{words}"
         return f"unfinished, {len(self.records)}/{self.plan.run.rounds} rounds"
 
 
@@ -129,7 +134,7 @@ def load_run(folder: Path) -> FoundRun:
 def is_being_extended(folder: Path, plan: Plan) -> bool:
     """Whether it was finished with fewer rounds than its plan asks for now."""
     try:
-        return bool(summaries.read_once_finished(folder, plan)[0]["rounds"] < plan.run.rounds)
+        return not has_enough_rounds(summaries.read_once_finished(folder, plan)[0], plan.run.rounds)
     except DamagedFileError:
         return False
 

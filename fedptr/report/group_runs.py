@@ -45,13 +45,17 @@ class Group:
 def group_runs(runs: Sequence[FoundRun]) -> list[Group]:
     """Groups in the order in which their first runs were found."""
     by_condition: dict[str, list[FoundRun]] = {}
+    longer = {to_json(without_rounds(run.plan)): run.plan for run in reversed(runs) if not run.plan.method.one_shot}
     for run in runs:
-        by_condition.setdefault(to_json(condition_settings(run.plan)), []).append(run)
+        # A one-shot method stands beside those that have more rounds of the same.
+        plan = longer.get(to_json(without_rounds(run.plan)), run.plan) if run.plan.method.one_shot else run.plan
+        by_condition.setdefault(to_json(condition_settings(plan)), []).append(run)
     usual = find_usual_settings(runs)
-    conditions = [condition_settings(members[0].plan) for members in by_condition.values()]
+    plans = [max((run.plan for run in members), key=lambda plan: plan.run.rounds) for members in by_condition.values()]
+    conditions = list(map(condition_settings, plans))
     groups = []
-    for members, settings, unusual in zip(by_condition.values(), conditions, find_unusual(conditions), strict=True):
-        plan = members[0].plan
+    together = zip(by_condition.values(), plans, conditions, find_unusual(conditions), strict=True)
+    for members, plan, settings, unusual in together:
         title, about = write_heading(plan, unusual), describe_training(plan)
         groups.append(Group(title, about, settings, make_series(members, usual)))
     return groups
@@ -112,6 +116,10 @@ def find_differing(tables: Sequence[Settings]) -> set[str]:
 def condition_settings(plan: Plan) -> Settings:
     of_method = ("method.", "privacy.")
     return {name: value for name, value in shared_by_seeds(plan).items() if not name.startswith(of_method)}
+
+
+def without_rounds(plan: Plan) -> Settings:
+    return {name: value for name, value in condition_settings(plan).items() if name != "run.rounds"}
 
 
 def method_settings(plan: Plan) -> Settings:

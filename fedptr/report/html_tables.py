@@ -9,7 +9,7 @@ from typing import Any
 
 from fedptr.report.find_runs import PLAN, FoundRun
 from fedptr.report.group_runs import Group, Series, show_value, to_json
-from fedptr.report.means_over_seeds import evaluated_rounds, final_results
+from fedptr.report.means_over_seeds import evaluated_rounds, final_results, headline_of_runs
 from fedptr.report.wide_tables import scroll_sideways
 from fedptr.runs.same_run import shared_by_seeds
 from fedptr.runs.summary import LAST, describe_mean
@@ -41,23 +41,24 @@ def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: 
 
 def render_final_table(group: Group) -> str:
     results = [(series, final_results(series.runs)) for series in group.series if has_accuracy(series)]
+    headline = headline_of_runs(run for series, _ in results for run in series.runs)
     complete = [result["accuracy"] for series, result in results if not series.unfinished]
     rows = []
     for series, result in results:
-        half = "" if result["half"] is None else f" ± {result['half']:.2f}"
-        accuracy = f"{result['accuracy']:.2f}{half}"
+        half = "" if result["half"] is None else f" ± {headline.number(result['half'])}"
+        accuracy = f"{headline.number(result['accuracy'])}{half}"
         if not series.unfinished and result["accuracy"] >= max(complete):
             accuracy = f"<strong>{accuracy}</strong>"
         rounds = result["rounds"]
         rows.append([
-            escape(series.label), accuracy, str(result["seeds"]), f"{result['best']:.2f}",
+            escape(series.label), accuracy, str(result["seeds"]), headline.number(result["best"]),
             format_significant(result["seconds"]), format_significant(result["seconds"] / rounds),
             format_significant(result["mb"]), format_significant(result["mb"] / rounds),
         ])  # fmt: skip
     averaged = describe_mean([result["averaged"] for _, result in results] or [LAST])
-    headings = [
-        "method", f"accuracy %, {averaged}", "seeds", "best round %", "seconds", "seconds a round", "MB", "MB a round"
-    ]  # fmt: skip
+    unit = headline.unit
+    headings = ["method", f"{headline.words}{unit}, {averaged}", "seeds", f"best round{unit}"]
+    headings += ["seconds", "seconds a round", "MB", "MB a round"]
     return render_table(headings, rows)
 
 

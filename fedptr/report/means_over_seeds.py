@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedptr.headline import Headline, headline_of_rounds
 from fedptr.report.find_runs import FoundRun
 from fedptr.runs.rounds_file import Record
 from fedptr.runs.summary import LAST
@@ -17,7 +18,13 @@ POINTS = 250  # of a curve, at most
 
 
 def evaluated_rounds(run: FoundRun) -> list[Record]:
-    return [record for record in run.records if math.isfinite(number_or_nan(record.get("test_accuracy")))]
+    name = headline_of_rounds(run.records).test
+    return [record for record in run.records if math.isfinite(number_or_nan(record.get(name)))]
+
+
+def headline_of_runs(runs: Iterable[FoundRun]) -> Headline:
+    """What these runs are known by; runs of one group have the same."""
+    return headline_of_rounds(record for run in runs for record in run.records)
 
 
 def thin_positions(count: int, most: int = POINTS) -> list[int]:
@@ -26,14 +33,19 @@ def thin_positions(count: int, most: int = POINTS) -> list[int]:
 
 
 def mean_curves(runs: Sequence[FoundRun]) -> dict[str, Any]:
-    """Accuracy (%) and loss at the rounds that all these runs evaluated, with the seconds, MB and ε spent by then."""
+    """Accuracy (%), or another headline score under its name, and loss at the rounds that all these runs evaluated.
+
+    With the seconds, MB and ε spent by then.
+    """
+    headline = headline_of_runs(runs)
     by_round = [{record["round"]: record for record in evaluated_rounds(run)} for run in runs]
     common = sorted(set.intersection(*map(set, by_round)))
     rounds = [common[i] for i in thin_positions(len(common))]
     return {
         **mean_costs(runs, rounds),
         "accuracy": mean_and_band(
-            [[100 * number_or_nan(by[t]["test_accuracy"]) for t in rounds] for by in by_round], highest=100
+            [[headline.factor * number_or_nan(by[t].get(headline.test)) for t in rounds] for by in by_round],
+            highest=headline.highest,
         ),
         "loss": mean_and_band([[number_or_nan(by[t].get("test_loss")) for t in rounds] for by in by_round]),
     }
@@ -74,12 +86,14 @@ def epsilon_by_round(run: FoundRun) -> Floats:
 
 
 def final_results(runs: Sequence[FoundRun]) -> dict[str, Any]:
-    """The mean accuracy (%) of the last five evaluated rounds, and the total cost."""
-    accuracies = [[100 * number_or_nan(record["test_accuracy"]) for record in evaluated_rounds(run)] for run in runs]
+    """The mean accuracy (%), or other headline score, of the last five evaluated rounds, and the total cost."""
+    headline = headline_of_runs(runs)
+    name, factor = headline.test, headline.factor
+    accuracies = [[factor * number_or_nan(record.get(name)) for record in evaluated_rounds(run)] for run in runs]
     mean, half = mean_with_interval([[float(np.mean(row[-LAST:]))] for row in accuracies])
     return {
         "seeds": len(runs),
-        "rounds": min(len(run.records) for run in runs),
+        "rounds": float(np.mean([len(run.records) for run in runs])),  # seeds may stop early
         "averaged": max(len(row[-LAST:]) for row in accuracies),
         "accuracy": float(mean[0]),
         "half": None if half is None else float(half[0]),

@@ -23,7 +23,7 @@ from fedptr.report.relationship_data import collect_relationships
 from fedptr.report.series_styles import choose_styles
 from fedptr.report.split_data import collect_splits, load_class_names
 
-BUDGET = 15_000_000  # characters of auxiliary images on a page
+BUDGET = 15_000_000  # characters of learned images on a page
 ROWS = 10  # classes on a sheet
 FEW = 3  # notices that are not folded up
 INTERVAL = (
@@ -95,6 +95,7 @@ def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
     classes, damaged = collect_classes(shown_series(one))
     return {
         "title": f"{one.title}. {one.about}",
+        "score": describe_headline(one),
         "series": [series_data(series, look[series.key]) for series in shown_series(one)],
         "clients": None,
         "relationships": collect_relationships(one),
@@ -105,6 +106,13 @@ def group_data(one: Group, look: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "views": collect_views(one),
         "audits": [],
     }
+
+
+def describe_headline(one: Group) -> dict[str, Any] | None:
+    """How charts write the score of a task without classes; None for accuracy."""
+    headline = figures.headline_of_runs(one.runs)
+    loss = {"r2": "squared error of standardised labels", "f1": "binary cross-entropy"}
+    return None if headline.percent else {"words": headline.words, "loss": loss[headline.key]}
 
 
 def shown_series(one: Group) -> list[Series]:
@@ -208,11 +216,13 @@ def render_group(i: int, one: Group, about: dict[str, Any], sections: tuple[str,
 
 def render_results(i: int, one: Group, series: Sequence[dict[str, Any]]) -> list[str]:
     """The table and the charts of accuracy and cost; a chart of a single point is left out."""
+    headline = figures.headline_of_runs(one.runs)
+    score = "Final accuracy" if headline.percent else headline.words
     private = any(each["final"]["epsilon"] is not None for each in series)
     costs = COSTS | (PRIVATE if private else {})
     parts = [
         html_tables.render_final_table(one),
-        '<p class="small">Final accuracy is the mean of the last five evaluated rounds; the highest of the finished '
+        f'<p class="small">{score} is the mean of the last five evaluated rounds; the highest of the finished '
         "runs is bold. Seconds are of computation, all clients one after another; MB are up and down together, over "
         "all clients.</p>",
     ]
@@ -278,7 +288,7 @@ def render_group_clients(i: int, one: Group, about: dict[str, Any]) -> str:
     about["clients"] = client_data.chart_data(found)
     known = [scores for scores in found if scores]
     if not known:
-        return ""
+        return client_section.render_loss_table(shown_series(one))
     last = len(about["clients"]["rounds"])
     dots = any(len(scores.runs[0].ids) > 1 for scores in known)
     curves = any(len(each["curves"]["rounds"]) > 1 for each in about["clients"]["series"] if each)
@@ -334,18 +344,24 @@ def render_splits(about: dict[str, Any]) -> str:
 
 
 def render_views(about: dict[str, Any]) -> str:
-    if not about["views"]:
+    views = about["views"]
+    if not views:
         return ""
+    sent = [any(sheet["rows"] for sheet in view["sheets"]) for view in views]
+    title = "What FedPTR did inside" if not all(sent) else "What clients sent"
+    title += ", and what clients sent" if any(sent) and not all(sent) else ""
     pictures = (
-        '<div class="sheets" hidden><p><strong>Auxiliary images</strong> <span class="owner"></span></p>'
+        '<div class="sheets" hidden><p><strong></strong> <span class="owner"></span></p>'
         '<div class="sheet"><ol class="classes"></ol><img alt=""></div>'
         '<label>round <output></output> <input type="range" min="0" step="1" aria-label="round"></label>'
-        '<p class="small">One row per class; pixels are clipped to the range of the training images. The auxiliary set '
-        "never leaves its owner; in a simulation the pictures are a debugging view.</p></div>"
+        '<p class="small kept">One row per class; pixels are clipped to the range of the training images. The '
+        "auxiliary set never leaves its owner; in a simulation the pictures are a debugging view.</p>"
+        '<p class="small sent">One row per client, with up to ten images of what it sent; pixels are clipped to the '
+        "range of the training images. The server has all of these, and they may show clients’ data.</p></div>"
     )
     return (
-        f"<h3>What FedPTR did inside</h3>{render_menu('run', [one['label'] for one in about['views']])}"
-        '<p class="left-out small" hidden>The auxiliary images of this run are left out, as the page would become too '
+        f"<h3>{title}</h3>{render_menu('run', [one['label'] for one in views])}"
+        '<p class="left-out small" hidden>The learned images of this run are left out, as the page would become too '
         "large; make a report of fewer runs.</p>"
         f"{render_charts('matching', 'beta', 'cosines', 'reach', 'distances', first=pictures)}"
     )

@@ -52,9 +52,9 @@ def describe_split(split: Split, run: FoundRun) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def load_labels(plan: DataPlan) -> Labels:
-    """The labels of the training set, and the names of the classes."""
-    dataset = load_data(plan)
-    return np.asarray(dataset.train_y), dataset.classes
+    """The labels of the training set, and the names of the classes, or of the groups of other labels."""
+    groups = load_data(plan).label_groups()
+    return np.asarray(groups.train), groups.names
 
 
 def load_class_names(plan: DataPlan) -> list[str]:

@@ -150,7 +150,8 @@ def draw_line(axes: Any, result: CellResult, take: Callable[[Record], float | No
         return
     x = sorted(values)
     mean = [statistics.fmean(values[t]) for t in x]
-    axes.plot(x, mean, label=label, color=look.colour, linestyle=look.dashes, linewidth=1.5)
+    dot = {"marker": "o"} if len(x) == 1 else {}  # a one-shot method has one round
+    axes.plot(x, mean, label=label, color=look.colour, linestyle=look.dashes, linewidth=1.5, **dot)
     shared = [t for t in x if len(values[t]) == len(result.runs)]
     if shared:
         middle, half = mean_with_interval(np.transpose([values[t] for t in shared]))

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedptr.core.early_stopping import has_enough_rounds
 from fedptr.reproduce.recipe import Cell, Column, Recipe, Row, find_reductions, is_comparable
 from fedptr.reproduce.scores import SCORES
-from fedptr.reproduce.verdict import Interval, compute_gap, compute_interval, judge_gap, rank_correlation
-from fedptr.runs.plan import Plan
+from fedptr.reproduce.verdict import judge_gap, rank_correlation
 from fedptr.runs.rounds_file import Record
-from fedptr.runs.summary import summary_at_round
+from fedptr.runs.summary import cut_to_plan
+from fedptr.stats import Interval, compute_gap, compute_interval
 
 Runs = dict[int, tuple[Record, list[Record]]]  # seed -> summary and rounds
 
@@ -150,11 +151,6 @@ class Outcome:
         return entry
 
 
-def cut_to_plan(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
-    """The run until the plan's last round: it may be longer, for another plan."""
-    return summary_at_round(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
-
-
 def collect_results(
     recipe: Recipe,
     scale: str,
@@ -170,7 +166,7 @@ def collect_results(
         result = results.setdefault(key, CellResult(cell.row, cell.column, paper, score=recipe.score))
         seed = cell.plan.run.seed
         result.folders.append(cell.folder)
-        if cell.folder in done and done[cell.folder][0]["rounds"] >= cell.plan.run.rounds:
+        if cell.folder in done and has_enough_rounds(done[cell.folder][0], cell.plan.run.rounds):
             result.runs[seed] = cut_to_plan(cell.plan, *done[cell.folder])
         elif cell.folder in failed:
             result.failures[seed] = failed[cell.folder]

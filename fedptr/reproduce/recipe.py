@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedptr.errors import UserError
+from fedptr.jobs import run_queue
 from fedptr.reproduce.scores import SCORES
 from fedptr.runs.archive import holds_run
 from fedptr.runs.plan import Plan, Tables, check_plan, load_plan
@@ -91,12 +92,15 @@ class Recipe:
         return check_plan(self.make_tables(row, column, scale, seed))
 
     def make_tables(self, row: Row, column: Column, scale: str, seed: int) -> Tables:
-        """The tables of a cell's plan. Later parts win, so a scale never reduces what a column sets."""
+        """The tables of a cell's plan. Later parts win, so a scale never reduces what a column sets.
+
+        What a scale has for tags is taken in the order of common.toml, in whatever order a row names them.
+        """
         known = read_common()
         parts = [*(known["tags"][tag].get("set", {}) for tag in row.tags), row.set, self.set]
         if scale != "paper":
             less = known["scales"][scale]
-            parts += [less["set"], *(less.get("tags", {}).get(tag, {}) for tag in row.tags)]
+            parts += [less["set"], *(told for tag, told in less.get("tags", {}).items() if tag in row.tags)]
             parts += [self.scales.get(scale, {})]
         tables: Tables = copy.deepcopy(known["plan"])
         asked = {"run.rounds": self.rounds} if self.rounds else {}
@@ -266,11 +270,8 @@ def choose_folder(plan: Plan, out: Path, exact: bool) -> Path:
 
 def own_and_shared_folders(plan: Plan, out: Path) -> tuple[Path, Path]:
     """The folder whose name depends on the number of rounds, and the one whose name does not."""
-
-    def folder_with(digest: str) -> Path:
-        return out / "runs" / f"{plan.method.name}-{Path(plan.data.name).stem}-{digest}" / f"seed{plan.run.seed}"
-
-    return folder_with(fingerprint(plan)), folder_with(lineage(plan))
+    own, shared = (run_queue.name_run_folder(plan, out, digest) for digest in (fingerprint(plan), lineage(plan)))
+    return own, shared
 
 
 def planned_rounds(folder: Path) -> int | None:
@@ -283,11 +284,7 @@ def planned_rounds(folder: Path) -> int | None:
 
 def longest_plans(wanted: Iterable[Cell]) -> dict[Path, Plan]:
     """The plan to run in each folder: of cells that share it, the one with the most rounds."""
-    plans: dict[Path, Plan] = {}
-    for cell in wanted:
-        if cell.folder not in plans or cell.plan.run.rounds > plans[cell.folder].run.rounds:
-            plans[cell.folder] = cell.plan
-    return plans
+    return run_queue.longest_plans((cell.folder, cell.plan) for cell in wanted)
 
 
 def find_reductions(recipe: Recipe, scale: str) -> dict[str, tuple[list[Any], list[Any]]]:

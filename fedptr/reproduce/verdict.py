@@ -8,10 +8,9 @@ two runs of a seed share everything else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from fedptr import stats
+from fedptr.stats import Interval
 
 ALIKE = 0.5  # points: the paper's smaller gaps count as none, as single runs differ by more
 NARROW = 2.0  # points: an interval within this counts as no gap
@@ -23,37 +22,6 @@ MEANING = {
     "paper sees none": "we see a gap, and the paper's is below half a point",
     "one seed": "no interval, so no verdict",
 }
-
-
-class Interval(NamedTuple):
-    """A mean over seeds with the half width of its 95 % confidence interval (Student's t); one value has none."""
-
-    mean: float
-    half: float
-    n: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.n > 1 and abs(self.mean) > self.half
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" + (f" ± {self.half:.2f}" if self.n > 1 else "")
-
-
-def compute_interval(values: Sequence[float]) -> Interval:
-    """
-    >>> str(compute_interval([1.0, 2.0, 3.0]))
-    '2.00 ± 2.48'
-    """
-    if not values:
-        return Interval(math.nan, math.nan, 0)
-    mean, half = stats.mean_with_interval(values)
-    return Interval(float(mean), math.nan if half is None else float(half), len(values))
-
-
-def compute_gap(ours: Mapping[int, float], reference: Mapping[int, float]) -> Interval:
-    """The mean difference over the seeds that both have."""
-    return compute_interval([ours[seed] - reference[seed] for seed in sorted(ours.keys() & reference.keys())])
 
 
 def judge_gap(ours: Interval, paper: float | None) -> str:

@@ -8,8 +8,8 @@ An archive holds what a run is known by: plan.toml, rounds.jsonl, summary.json, 
 result; of a shadow phi.safetensors; of an audited run also the split and the weights. It holds checkpoints only where
 they are asked for, because float32 weights hardly compress. Everything else can be made again from the plan.
 
-Most numbers in rounds.jsonl are float32, written with the 17 digits of a double. `rounds.short.jsonl` has their
-shortest digits and a capital E (2.5405617E-2): a third smaller, still JSON, and unpacking restores every byte.
+rounds.jsonl is kept as `rounds.short.jsonl`, whose numbers have fewer digits (`fedptr.runs.short_numbers`); unpacking
+restores every byte.
 
 An archive may come from anybody: a member that is not one of these files is refused, and nothing is unpickled.
 """
@@ -30,7 +30,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
 from fedptr.atomic_files import DamagedFileError, flush_path, replace_atomically, write_text
@@ -42,6 +41,7 @@ from fedptr.runs.folder import AUDIT, CHECKPOINTS, rename_aside
 from fedptr.runs.lock import locked
 from fedptr.runs.plan import load_plan
 from fedptr.runs.rounds_file import NAME as ROUNDS
+from fedptr.runs.short_numbers import restore_numbers, shorten_numbers
 from fedptr.runs.summary import PLAN, read_once_finished
 
 SUFFIX = ".tar.bz2"
@@ -58,8 +58,6 @@ ALWAYS = (
 AUDITED = r"split\.json|weights\.safetensors"
 CHECKPOINT = rf"{CHECKPOINTS}/(?:server|client-[0-9]+)-[0-9]+\.safetensors"
 MEMBER = re.compile(rf"({RUN})/({ALWAYS}|{AUDITED}|{CHECKPOINT})")
-LONG_NUMBER = re.compile(rb"-?[0-9]+\.[0-9]{6,}(?:e[+-]?[0-9]+)?")
-SHORT_NUMBER = re.compile(rb"-?[0-9](?:\.[0-9]+)?E[+-]?[0-9]+")
 
 
 @dataclass
@@ -302,26 +300,3 @@ def read_members(archive: Path) -> Iterator[tuple[str, str, bytes]]:
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         words = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{archive} is not an archive of runs: {words}; take it back from where it came") from None
-
-
-def shorten_numbers(text: bytes) -> bytes:
-    """Every number that is a float32 with the digits that it needs, and a capital E.
-
-    >>> shorten_numbers(b'{"loss": 0.02540561743080616, "accuracy": 0.4046}')
-    b'{"loss": 2.5405617E-2, "accuracy": 0.4046}'
-    """
-
-    def shorten(match: re.Match[bytes]) -> bytes:
-        value = np.float32(match[0])
-        short = np.format_float_scientific(value, trim="-", exp_digits=1).upper().encode()
-        return short if len(short) < len(match[0]) and restore_numbers(short) == match[0] else match[0]
-
-    return LONG_NUMBER.sub(shorten, text)
-
-
-def restore_numbers(text: bytes) -> bytes:
-    """
-    >>> restore_numbers(b'{"loss": 2.5405617E-2}')
-    b'{"loss": 0.02540561743080616}'
-    """
-    return SHORT_NUMBER.sub(lambda match: repr(float(np.float32(match[0]))).encode(), text)

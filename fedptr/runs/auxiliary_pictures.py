@@ -1,15 +1,17 @@
-"""The auxiliary images over the rounds, as contact sheets in a run folder: auxiliary/round0007.png.
+"""Learned images over the rounds, as contact sheets in a run folder: auxiliary/round0007.png.
 
-The set is the server's where it has one, else that of the lowest-numbered client that has one; the file says whose, as
-the PNG text `owner`. Rows are the first ten classes, with up to ten images each. Pixels are taken back to the dataset's
-own units and clipped to the range its training images have; only the first channel is shown unless there are three.
+Of what clients sent, a row shows up to ten images of one of the first ten clients, spread over its set; the PNG text
+`rows` has a line for each. Otherwise the set is the server's where it has one, else that of the lowest-numbered client
+that has one; the text `owner` says whose, and rows are the first ten classes, with up to ten images each. Pixels are
+taken back to the dataset's own units and clipped to the range its training images have; only the first channel is
+shown unless there are three.
 An auxiliary set never leaves its owner: in a simulation these pictures are a debugging view.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from fedptr.atomic_files import replace_atomically
 from fedptr.core.federation import Run
 from fedptr.data.dataset import Dataset
 from fedptr.runs.leftovers import AUXILIARY
+from fedptr.runs.set_owners import has_images, were_sent
 from fedptr.types import State
 
 FOLDER = AUXILIARY
@@ -42,39 +45,55 @@ def is_picture_due(every: int | Literal["auto"], t: int, total: int) -> bool:
 
 
 def save_picture(run: Run, dataset: Dataset, folder: Path) -> None:
-    """Writes this round's sheet; nothing where nobody has auxiliary images."""
-    found = find_owner(run)
-    if found is None:
+    """Writes this round's sheet; nothing where there are no images."""
+    sheet = find_sheet(run)
+    if sheet is None:
         return
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    name, state = found
     words = PngInfo()
-    words.add_text("owner", name)
-    picture = Image.fromarray(make_contact_sheet(state["X"], state["y"], dataset))
+    for name in ("owner", "rows"):
+        if text := getattr(sheet, name):
+            words.add_text(name, text)
+    picture = Image.fromarray(make_contact_sheet(sheet.X, sheet.y, dataset))
     folder.mkdir(exist_ok=True)
     with replace_atomically(folder / f"round{run.round:04}.png") as scratch, open(scratch, "xb") as file:
         picture.save(file, "PNG", pnginfo=words)
 
 
-def find_owner(run: Run) -> tuple[str, State] | None:
-    """Whose auxiliary images are shown, and the state that has them."""
+class Sheet(NamedTuple):
+    """What is shown, and whose it is."""
+
+    X: Tensor
+    y: Tensor  # a row for every number
+    owner: str = ""
+    rows: str = ""  # what rows are where they are no classes, a line each
+
+
+def find_sheet(run: Run) -> Sheet | None:
+    """The images to show; None if there are none."""
+    if were_sent(run):
+        return sheet_of_clients(run.server) if has_images(run.server) else None
     if has_images(run.server):
-        return "the server", run.server
+        return Sheet(run.server["X"], run.server["y"], "the server")
     first = next(iter(run.clients), None)  # of one method, so that if this client has none then nobody has
     if first is None or not has_images(state := run.clients[first]):
         return None
-    return f"client {first}", state
+    return Sheet(state["X"], state["y"], f"client {first}")
 
 
-def has_images(state: State) -> bool:
-    """A table's rows, which have one pixel, are no pictures."""
-    return "X" in state and "y" in state and state["X"].dim() == 4 and state["X"][0, 0].numel() > 1
+def sheet_of_clients(server: State) -> Sheet:
+    """Of every client's images as many as a row has, evenly spread, so that many classes and steps are among them."""
+    shown = server["owner"].unique().tolist()[:ROWS]
+    places = [(server["owner"] == i).nonzero().flatten() for i in shown]
+    spread = [rows[torch.linspace(0, len(rows) - 1, min(COLUMNS, len(rows))).round().long()] for rows in places]
+    chosen = torch.cat(spread)
+    return Sheet(server["X"][chosen], server["owner"][chosen], rows="\n".join(f"client {i}" for i in shown))
 
 
 def make_contact_sheet(X: Tensor, y: Tensor, dataset: Dataset) -> npt.NDArray[np.uint8]:
-    """Images [n, C, H, W] as one picture, a class a row."""
+    """Images [n, C, H, W] as one picture, a row for every number in y."""
     pixels = to_pixels(X.detach().float().cpu(), dataset)
     labels = y.cpu()
     rows = [pixels[labels == k][:COLUMNS] for k in labels.unique().tolist()[:ROWS]]

@@ -1,10 +1,10 @@
-"""All owners' auxiliary sets over the rounds, for audits: auxiliary/round0007.safetensors, where `output.sets` asks.
+"""All owners' learned sets over the rounds, for audits: auxiliary/round0007.safetensors, where `output.sets` asks.
 
     client3/X, client3/y     of client 3             server/X, server/y     of the server
 
-And auxiliary/start-client3.safetensors: its set as it was when it came, before any matching.
-
-An auxiliary set never leaves its owner; whoever simulates a federation may look into all of them.
+And auxiliary/start-client3.safetensors: an auxiliary set as it was when it came, before any matching. An auxiliary set
+never leaves its owner; whoever simulates a federation may look into all of them. Of methods whose clients send sets,
+client3/X is what client 3 sent last.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from fedptr import atomic_files
 from fedptr.core.federation import Run
 from fedptr.errors import UserError
-from fedptr.runs.auxiliary_pictures import FOLDER, has_images
+from fedptr.runs.auxiliary_pictures import FOLDER
+from fedptr.runs.set_owners import has_images, list_owners, owner_state, were_sent
 from fedptr.types import State
 
-SERVER = "server"
 NAME = re.compile(r"round(\d{4,9})\.safetensors")
 
 
@@ -35,20 +35,14 @@ def keep_sets(run: Run, out: Path, every: int, total: int) -> None:
     """What is due after a round; nothing where nobody has a set."""
     if not every:
         return
-    new = [owner for owner in list_owners(run) if not start_path(out, owner).exists()]
-    for owner in new:  # matching waits until its owner has received some models
+    begun = [] if were_sent(run) else list_owners(run)
+    for owner in (
+        one for one in begun if not start_path(out, one).exists()
+    ):  # matching waits until its owner has received some models
         write_sets({owner: owner_state(run, owner)}, start_path(out, owner), run.round)
     if is_round_kept(every, run.round, total):
         everyone = {owner: owner_state(run, owner) for owner in list_owners(run)}
         write_sets(everyone, out / FOLDER / f"round{run.round:04}.safetensors", run.round)
-
-
-def list_owners(run: Run) -> list[str]:
-    return [SERVER, *(f"client{i}" for i in run.clients)]
-
-
-def owner_state(run: Run, owner: str) -> State:
-    return run.server if owner == SERVER else run.clients[int(owner.removeprefix("client"))]
 
 
 def start_path(out: Path, owner: str) -> Path:

@@ -22,6 +22,7 @@ from torch import Tensor
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, Header
 from fedptr.core.client_states import ClientStates, StateStore, StoredState
+from fedptr.core.early_stopping import NO_SCORE, BestScore
 from fedptr.core.federation import Run
 from fedptr.runs.rounds_file import to_json_values
 from fedptr.types import State
@@ -29,6 +30,7 @@ from fedptr.types import State
 FORMAT = "1"
 KEPT = 2
 RECORD = "record"  # in the header of a checkpoint whose round is not evaluated yet: what is known of the round
+BEST = "best"  # in the header of a run that may stop early: its best score, and the evaluations since
 MOST = 10**9  # rounds, and clients
 SERVER = re.compile(r"server-(0|[1-9][0-9]*)\.safetensors")
 INDEX = "clients"  # beside the server's own entries, which start with "server/"
@@ -61,6 +63,8 @@ class CheckpointStore:
         own = {"format": FORMAT, "round": str(run.round)}
         if not run.evaluated:  # its line is not in rounds.jsonl yet
             own[RECORD] = json.dumps(to_json_values(run.record))
+        if run.best != NO_SCORE:
+            own[BEST] = json.dumps(run.best)
         atomic_files.write_tensors(self.server(run.round), tensors, {**(header or {}), **own})
         self.states, self.indices[run.round] = run.clients, index
         self.prune()
@@ -112,7 +116,7 @@ class CheckpointStore:
             stored |= self.state_store.put({i: state})
             stored[i].mark_saved(path)
         clients, record = ClientStates(store=self.state_store).with_stored(stored), read_record(header)
-        return Run(round_, server, clients, record, evaluated=RECORD not in header), header
+        return Run(round_, server, clients, record, evaluated=RECORD not in header, best=read_best(header)), header
 
     def read_server(self, round_: int, device: str = "cpu") -> tuple[State, Header]:
         """The server's file of a round; raises DamagedFileError, also where it is another file under this name."""
@@ -161,6 +165,17 @@ def read_record(header: Header) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise DamagedFileError("its record of the round is not JSON")
     return record
+
+
+def read_best(header: Header) -> BestScore:
+    """What early stopping knows of the rounds so far."""
+    try:
+        score, waited = json.loads(header[BEST]) if BEST in header else NO_SCORE
+    except (ValueError, TypeError, RecursionError):
+        raise DamagedFileError("its best score is not JSON") from None
+    if not isinstance(score, float) or type(waited) is not int:
+        raise DamagedFileError("its best score is no number")
+    return BestScore(score, waited)
 
 
 def index_of(pairs: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import tomli_w
 
 from fedptr import methods, plots
 from fedptr.atomic_files import DamagedFileError, write_text
+from fedptr.core.early_stopping import has_enough_rounds
 from fedptr.errors import ClientError, UserError
 from fedptr.messages import count_noun, print_notice
 from fedptr.runs import comparison_table, extend
@@ -43,13 +44,8 @@ ORDER = "compare.toml"
 
 def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, list[Plan]]:
     """All plans of a comparison, checked before anything runs: method -> one plan a seed."""
-    check_sections(tables)
-    known = {"name", *(f.name for name in names for f in fields(methods.find_method(name)))}
-    for key in tables.get("method", {}):
-        if key not in known:
-            raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
-    if any(methods.find_method(name).personalised for name in names) and tables.get("data", {}).get("pool") != "all":
-        tables = {**tables, "split": {"test": "shares", **tables.get("split", {})}}  # for all of them, to be compared
+    check_shared_settings(tables, names)
+    tables = with_client_tests(tables, names)
     first = check_plan(tables_for_method(tables, names[0])).run.seed
     found: dict[str, list[Plan]] = {}
     for name in names:
@@ -61,6 +57,23 @@ def build_plans(tables: Tables, names: Sequence[str], seeds: int) -> dict[str, l
             for k in range(seeds)
         ]
     return found
+
+
+def check_shared_settings(tables: Tables, names: Sequence[str]) -> None:
+    """Refuses what is no section of a plan, and settings in [method] that none of the methods has."""
+    check_sections(tables)
+    known = {"name", *(f.name for name in names for f in fields(methods.find_method(name)))}
+    for key in tables.get("method", {}):
+        if key not in known:
+            raise unknown_name_error(f"method.{key}", key, known, f"a setting of {' or '.join(names)}")
+
+
+def with_client_tests(tables: Tables, names: Sequence[str]) -> Tables:
+    """The tables with test sets of the clients if any have models of their own: for all methods, to be compared."""
+    own = any(methods.find_method(name).personalised for name in names) or tables.get("model", {}).get("local")
+    if own and tables.get("data", {}).get("pool") != "all":
+        return {**tables, "split": {"test": "shares", **tables.get("split", {})}}
+    return tables
 
 
 def compare_methods(
@@ -95,9 +108,7 @@ def compare_methods(
         table = comparison_table.markdown_table(summaries, seeds)
         write_text(out / "table.md", table + (f"{failed}\n" if failed else ""))
         looks = plots.choose_looks({name: all_plans[name][0].method.look for name in records})
-        plots.plot_learning_curves(
-            records, looks, describe_conditions(next(iter(all_plans.values()))[0]), out / "curves"
-        )
+        plots.plot_learning_curves(records, looks, describe_conditions(longest_plan(all_plans)), out / "curves")
     return summaries, failures
 
 
@@ -110,7 +121,7 @@ def run_or_resume(plan: Plan, folder: Path, engine: Engine, recompute: bool) -> 
         if told:
             words = "undo that, or start another comparison"
             raise UserError(f"{folder} was run by another plan than {ORDER} now says: {told}; {words}")
-        if done[0]["rounds"] == plan.run.rounds:
+        if done[0]["rounds"] <= plan.run.rounds and has_enough_rounds(done[0], plan.run.rounds):
             mend_weights(folder, done[0])
             return done
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,6 +146,8 @@ def extend_comparison(out: Path, rounds: int) -> None:
     with locked(out):
         for name, several in read_comparison(out).items():
             for plan in several:
+                if plan.method.one_shot:  # it keeps its one round
+                    continue
                 folder = out / name / f"seed{plan.run.seed}"
                 extend.check_extension(folder, plan_as_begun(plan, folder) or plan, rounds)
         tables = read_plan(out / ORDER)
@@ -161,10 +174,16 @@ def read_comparison(out: Path) -> dict[str, list[Plan]]:
     return build_plans(with_baselines(tables, names), names, seeds)
 
 
+def longest_plan(all_plans: dict[str, list[Plan]]) -> Plan:
+    """A plan with the most rounds; only one-shot methods have fewer than the others."""
+    return max((several[0] for several in all_plans.values()), key=lambda plan: plan.run.rounds)
+
+
 def describe_conditions(plan: Plan) -> str:
     """The conditions of a comparison in one line."""
     split = plan.split
     how = f"{split.kind}({split.alpha:g})" if "dirichlet" in split.kind else split.kind
     data = Path(plan.data.name).stem + (f" (subset of {plan.data.subset})" if plan.data.subset else "")
-    who = f"{count_noun(split.clients, 'client')}, {plan.run.participation:.0%} participation"
+    clients = count_noun(split.clients, "client") if split.clients else "a client for every user"
+    who = f"{clients}, {plan.run.participation:.0%} participation"
     return f"{data}, {how}, {who}, {count_noun(plan.run.rounds, 'round')}"

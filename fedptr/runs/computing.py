@@ -15,7 +15,7 @@ from typing import Any
 from fedptr.atomic_files import Header
 from fedptr.compute.describe_computing import describe_computing, find_changes
 from fedptr.core.federation import Run
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 
@@ -23,7 +23,7 @@ from fedptr.messages import print_notice
 class Computing:
     """What computes a run: `resume_from` a checkpoint, take the rounds through `checked`, and save the `header`."""
 
-    def __init__(self, out: Path, task: Classification, accept_changes: bool = False, how: str = "") -> None:
+    def __init__(self, out: Path, task: ModelTask, accept_changes: bool = False, how: str = "") -> None:
         self.out, self.task, self.accept_changes = out, task, accept_changes
         self.how = how or f"`fedptr resume {out} --recompute`"  # to accept it with
         self.round = 0  # of the checkpoint

@@ -11,10 +11,15 @@ import copy
 from collections.abc import Sequence
 
 from fedptr import methods
+from fedptr.core.method import Method
+from fedptr.data.own_data import holds_rows
+from fedptr.data.tables import SUFFIXES, holds_text, table_parts
+from fedptr.messages import count_noun
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.ptr.combine import ptr_setting_name
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.runs.laptop_settings import (
+    ADAPTIVE,
     DEFAULTS,
     MATCHING,
     ON_CLIENTS,
@@ -23,6 +28,7 @@ from fedptr.runs.laptop_settings import (
     SHOWN,
     TABLE,
     TABLE_MATCHING,
+    TEXT,
     USUAL_MATCHING,
     Settings,
 )
@@ -35,9 +41,17 @@ def dataset_name(tables: Tables) -> str:
     return name if isinstance(name, str) else ""
 
 
-def is_csv(dataset: str) -> bool:
-    """Whether the name is that of a table; of other files only their content tells."""
-    return dataset.endswith(".csv")
+def is_table(dataset: str) -> bool:
+    """Whether the dataset is a table: by its name, or by the shape of the arrays in an `.npz` file."""
+    if dataset.endswith(".npz"):
+        return holds_rows(dataset)
+    return dataset.endswith(SUFFIXES) or (bool(dataset) and table_parts(dataset) is not None)
+
+
+def is_adaptive(tables: Tables) -> bool:
+    """Whether clients train with another optimiser than SGD."""
+    local = tables.get("local", {})
+    return isinstance(local, dict) and local.get("optimiser", "sgd") != "sgd"
 
 
 def with_dataset_defaults(tables: Tables, names: Sequence[str] = ()) -> tuple[Tables, list[str]]:
@@ -46,37 +60,49 @@ def with_dataset_defaults(tables: Tables, names: Sequence[str] = ()) -> tuple[Ta
     `names`: the methods that will run, if not the one in [method].
     """
     result, told, dataset = copy.deepcopy(tables), [], dataset_name(tables)
-    for place, value in DEFAULTS.get(dataset, TABLE if is_csv(dataset) else OWN_DATA).items():
+    own = (TEXT if holds_text(dataset) else TABLE) if is_table(dataset) else OWN_DATA
+    usual = DEFAULTS.get(dataset, own)
+    chosen = result.get("method", {})
+    asked = names or ([chosen.get("name", FedPTR.name)] if isinstance(chosen, dict) else [])
+    known = [name for name in asked if isinstance(name, str) and methods.is_known(name)]
+    if known and all(methods.find_method(name).one_shot for name in known):
+        usual = {**usual, "run.rounds": 1}
+    for place, value in {**usual, **(ADAPTIVE if is_adaptive(tables) else {})}.items():
         section, key = place.split(".")
         table = result.setdefault(section, {})
         if isinstance(table, dict) and key not in table:  # what is no table is refused later
             table[key] = value
             if place in SHOWN:
-                told.append(f"{value} rounds" if place == "run.rounds" else f"{key} {value}")
-    chosen = result.get("method", {})
+                told.append(count_noun(value, "round") if place == "run.rounds" else f"{key} {value}")
+    split = result.get("split")
+    if isinstance(split, dict) and split.get("kind") == "users":
+        split.setdefault("clients", 0)
     if isinstance(chosen, dict):
-        for name in names or [chosen.get("name", FedPTR.name)]:
-            if isinstance(name, str) and methods.is_known(name):
-                add_matching_defaults(result, chosen, name, dataset)
+        for name in known:
+            add_method_defaults(result, chosen, name, dataset)
     return result, told
 
 
-def add_matching_defaults(tables: Tables, shared: Settings, name: str, dataset: str) -> None:
-    """How FedPTR learns its auxiliary data, in the tables of a method that does."""
+def add_method_defaults(tables: Tables, shared: Settings, name: str, dataset: str) -> None:
+    """What a laptop has time for, in the tables of a method whose own defaults are too costly."""
     method, several = methods.find_method(name), tables.setdefault("methods", {})
-    if not issubclass(method, Trajectory) or not isinstance(several, dict):
-        return
-    own = several.setdefault(name, {})
-    on_server = method.cost.auxiliary == "server"
-    steps = (ON_SERVER if on_server else ON_CLIENTS).get(dataset)
-    usual = TABLE_MATCHING if is_csv(dataset) else USUAL_MATCHING
-    wanted = {**MATCHING.get(dataset, usual), **({"H": steps} if steps else {})}
-    if not steps and not on_server:
-        wanted["mtt_every"] = 4
+    wanted = matching_defaults(method, dataset) if issubclass(method, Trajectory) else method.laptop
+    own = several.setdefault(name, {}) if wanted and isinstance(several, dict) else None
     for key, value in wanted.items():
         key = ptr_setting_name(method, key)
         if key in method.__dataclass_fields__ and key not in shared and isinstance(own, dict):
             own.setdefault(key, value)
+
+
+def matching_defaults(method: type[Method], dataset: str) -> Settings:
+    """How FedPTR learns its auxiliary data."""
+    on_server = method.cost.auxiliary == "server"
+    steps = (ON_SERVER if on_server else ON_CLIENTS).get(dataset)
+    usual = TABLE_MATCHING if is_table(dataset) else USUAL_MATCHING
+    wanted = {**MATCHING.get(dataset, usual), **({"H": steps} if steps else {})}
+    if not steps and not on_server and "matching" not in wanted:
+        wanted["mtt_every"] = 4
+    return wanted
 
 
 def settle_method(tables: Tables) -> Tables:

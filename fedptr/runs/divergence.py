@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from fedptr.core.samples import Samples
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
+from fedptr.headline import headline_of_rounds
 from fedptr.messages import print_notice
 from fedptr.runs.rounds_file import Record
 
@@ -15,23 +16,27 @@ AT_CHANCE = 1.2  # times the accuracy of guessing
 SIGNS = ((5, 1.5), (10, 1.0))
 
 
-def find_divergence(task: Classification, test: Samples, records: list[Record]) -> str:
+def find_divergence(task: ModelTask, test: Samples, records: list[Record]) -> str:
     """In words, or nothing if it did not."""
-    evaluated = [record for record in records if "test_accuracy" in record]
+    headline = headline_of_rounds(records)
+    evaluated = [record for record in records if headline.test in record]
     if not evaluated:
         return ""
-    loss, accuracy = evaluated[-1].get("test_loss", math.nan), evaluated[-1]["test_accuracy"]
+    loss, score = evaluated[-1].get("test_loss", math.nan), evaluated[-1][headline.test]
     if not math.isfinite(loss):
         return "the test loss is not finite"
-    if "personal_accuracy" in evaluated[-1] or not len(test) or accuracy > AT_CHANCE / task.classes:
+    chance = AT_CHANCE / task.classes if task.classes else 0.0  # always the mean, or no label, scores 0
+    personal = {"personal_accuracy", "personal_loss"} & evaluated[-1].keys()
+    if personal or not len(test) or score > chance:
         return ""  # clients use models of their own, or nobody here knows the first loss, or it has learned something
     first = task.evaluate(task.init(), test, task.initial_buffers())["loss"]
     for count, times in SIGNS:
         last = evaluated[-count:]
-        guesses = all(record["test_accuracy"] <= AT_CHANCE / task.classes for record in last)
+        guesses = all(record[headline.test] <= chance for record in last)
         if len(last) == count and guesses and all(record["test_loss"] > times * first for record in last):
             worse = f"the test loss is {loss:.3g}, {first:.2f} at the start"
-            return f"accuracy is {accuracy:.1%}, which is guessing, and {worse}"
+            told = f"{score:.1%}, which is guessing," if headline.percent else headline.write(score)
+            return f"{headline.words} is {told} and {worse}"
     return ""
 
 

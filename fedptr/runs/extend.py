@@ -1,9 +1,10 @@
 """Another number of rounds for a run that is there: what changes in its folder, so that it continues to the new end.
 
 A run of N rounds is the beginning of a longer one: nothing that is computed in a round depends on how many there will
-be. Only the plan does, and the checkpoints know the plan they are of. So they are sealed again first, for the new plan
-and for the one before, and plan.toml is replaced after that: a kill at any instant leaves a folder that `fedptr resume`
-continues with, to the old end or to the new one. The summary and the weights stay as they are until the new ones come.
+be, but for `local.schedule = "cosine"`, with which a run keeps its length. Only the plan does, and the checkpoints know
+the plan they are of. So they are sealed again first, for the new plan and for the one before, and plan.toml is replaced
+after that: a kill at any instant leaves a folder that `fedptr resume` continues with, to the old end or to the new one.
+The summary and the weights stay as they are until the new ones come.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from fedptr import atomic_files
 from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.choose import choose_backend
+from fedptr.core.learning_rate import depends_on_rounds
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.checkpoint import CheckpointStore
@@ -33,6 +35,13 @@ def check_extension(out: Path, plan: Plan, rounds: int) -> None:
         raise UserError(f"--rounds must be at least 1, not {rounds}")
     if rounds == plan.run.rounds:
         return
+    if plan.method.one_shot:
+        raise UserError(f"{out} keeps its one round: {plan.method.name} is one-shot, its clients are asked once")
+    if depends_on_rounds(plan.local):
+        words = (
+            f"its learning rates follow a {plan.local.schedule} over {plan.run.rounds} rounds, so they would be others"
+        )
+        raise UserError(f"{out} keeps its {plan.run.rounds} rounds: {words}; start another run with --rounds {rounds}")
     done = len(whole_lines(out))
     if rounds < done or (rounds == done and rounds % plan.run.eval_every):  # its last round must be an evaluated one
         raise UserError(f"{out} has {done} rounds already; ask for more with --rounds, or leave it as it is")

@@ -15,7 +15,7 @@ from fedptr.core.client_states import ClientStates
 from fedptr.core.federation import Run
 from fedptr.core.predictor import NAME as CARD
 from fedptr.core.predictor import WEIGHTS, read_weights, write_weights
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
 from fedptr.runs.checkpoint import INDEX, CheckpointStore
 from fedptr.runs.folder import BEST, CHECKPOINTS
 from fedptr.runs.rounds_file import Record
@@ -24,10 +24,11 @@ from fedptr.runs.summary import weights_sha256
 Told = dict[str, Any]  # of a model: `rounds` and `weights_sha256`
 
 
-def save_weights(run: Run, task: Classification, path: Path, **more: str) -> None:
+def save_weights(run: Run, task: ModelTask, path: Path, **more: str) -> None:
     """The global model, by parameter name, with `more` metadata."""
-    tensors = {**task.parameters(run.w), **task.unpack_buffers(run.server.get("buffers"))}
-    write_weights(path, tensors, {"weights_sha256": weights_sha256(run), **more})
+    write_weights(
+        path, task.named_tensors(run.w, run.server.get("buffers")), {"weights_sha256": weights_sha256(run), **more}
+    )
 
 
 def list_models(summary: Record) -> dict[str, Told]:

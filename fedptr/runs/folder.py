@@ -11,12 +11,14 @@ from pathlib import Path
 from fedptr.errors import UserError
 from fedptr.runs import lock
 from fedptr.runs.leftovers import CHECKPOINTS as CHECKPOINTS
+from fedptr.runs.leftovers import UNFINISHED
 
 MOST_SEEDS = 1000  # of a comparison; each is a run of every method
 BEST = "best.safetensors"
 FAILURE = "failure.txt"
 AUDIT = "audit"  # with the runs of its shadows, which are no results of their own
-WHOLE = {CHECKPOINTS, "tensorboard", "mlflow", "node-states", AUDIT}  # folders in which everything is ours
+# Folders in which everything is ours.
+WHOLE = {CHECKPOINTS, UNFINISHED, "tensorboard", "mlflow", "wandb", "node-states", AUDIT}
 PICTURES = r"round\d{4,}\.(png|safetensors)"  # in auxiliary/
 RUN_FILES = (
     "plan.toml",
@@ -31,6 +33,7 @@ RUN_FILES = (
     "model.onnx",
     BEST,
     "mlflow_run.txt",
+    "wandb_run.txt",
     "deploy.toml",
     "flower.json",
     "status.json",

@@ -24,6 +24,8 @@ CHUNK = 500  # images
 def replace_by_features(dataset: Dataset, folder: str) -> Dataset:
     """The dataset with [n, F, 1, 1] features of the model of a finished run, normalised by their own moments."""
     model = load_model(folder)
+    if dataset.vocabulary:
+        raise UserError(f"data.features is for images and tables, and {dataset.name} has texts; leave it out")
     if model.shape != dataset.train_x.shape[1:]:
         there, here = ("×".join(map(str, shape)) for shape in (model.shape, dataset.train_x.shape[1:]))
         raise UserError(f"data.features: the model of {folder} takes {there} inputs, and {dataset.name} has {here}")

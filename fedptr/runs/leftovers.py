@@ -14,7 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
-CHECKPOINTS, AUXILIARY = "checkpoint", "auxiliary"  # folders in a run folder
+CHECKPOINTS, AUXILIARY, UNFINISHED = "checkpoint", "auxiliary", "unfinished"  # folders in a run folder
 STATES = "states-*"  # see fedptr.core.client_states
 SCRATCH = re.compile(r"\.(.+)\.([0-9]{1,18})\.tmp")  # see fedptr.atomic_files
 WITHOUT_LOCK = re.compile(r"model\..*|phi.*|report\.html")
@@ -24,7 +24,7 @@ DAY = 24 * 3600  # seconds
 def remove_leftovers(folder: Path) -> None:
     """What no living process needs; of a folder whose lock is held."""
     with contextlib.suppress(OSError):  # a folder that cannot be read or written is for others to report
-        for place in (folder, folder / CHECKPOINTS, folder / AUXILIARY):
+        for place in (folder, folder / CHECKPOINTS, folder / AUXILIARY, folder / UNFINISHED):
             for path in place.glob(".*.tmp"):
                 if not place.is_symlink() and not path.is_dir() and is_leftover(path):
                     path.unlink(missing_ok=True)

@@ -27,10 +27,11 @@ import tomli_w
 from fedptr import methods
 from fedptr.compute.workload import MachinePlan
 from fedptr.core.faults import Faults
-from fedptr.core.federation import Rounds, check_participation
+from fedptr.core.federation import Rounds, check_optimiser, check_participation
 from fedptr.core.local_training import Local
 from fedptr.core.method import Method
-from fedptr.data.partition import SplitPlan
+from fedptr.data.partition import SplitPlan, check_clients
+from fedptr.data.tokens import TextPlan
 from fedptr.errors import UserError
 from fedptr.methods.fedptr import FedPTR
 from fedptr.models.networks import ModelPlan
@@ -45,7 +46,9 @@ MOST = 1 << 20  # bytes of a plan; those of recipes and comparisons have a few t
 @dataclass(frozen=True)
 class DataPlan:
     name: str = setting(
-        "digits", "a dataset (see `fedptr data list`), or a path to an .npz, a .csv or image folder", example="cifar10"
+        "digits",
+        "a dataset (see `fedptr data list`), or a path to an .npz, .csv, .parquet or image folder",
+        example="cifar10",
     )
     dir: str = setting("", "a folder of datasets to look into first", affects="nothing", example="datasets")
     subset: int = setting(0, "take a class-balanced subset of this many training images; 0 = all", example=2000, ge=0)
@@ -62,6 +65,24 @@ class DataPlan:
         "a finished run's folder: train on the features of its model instead of the images",
         example="runs/fedavg-digits-seed0",
     )
+    validation: float = setting(
+        0.0,
+        "hold out this part of the training samples to test on instead of the test set, which is not looked at",
+        example=0.2,
+        ge=0,
+        lt=1,
+    )
+    task: Literal["auto", "classification", "regression", "multi-label"] = setting(
+        "auto",
+        "what to learn of own data: auto = regression where labels are numbers with fractions, multi-label where they "
+        "are rows of zeros and ones, else classification",
+    )
+    vocabulary: int = setting(10_000, "of texts: how many numbers words are hashed to", ge=2, le=65_536)
+    length: int = setting(64, "of texts: words and punctuation marks; longer ones are cut", ge=1, le=4096)
+
+    @property
+    def text(self) -> TextPlan:
+        return TextPlan(self.vocabulary, self.length)
 
 
 @dataclass(frozen=True)
@@ -70,13 +91,13 @@ class OutputPlan:
 
     pictures: int | Literal["auto"] = setting(
         "auto",
-        "save the auxiliary images every N rounds; 0 = never, auto = about 20 times over the run",
+        "save pictures of learned images every N rounds; 0 = never, auto = about 20 times over the run",
         affects="nothing",
         ge=0,
     )
     sets: int = setting(
         0,
-        "save all owners' auxiliary sets after round 1, every N rounds and the last; 0 = never",
+        "save all learned sets, auxiliary or sent, after round 1, every N rounds and the last; 0 = never",
         affects="nothing",
         example=10,
         ge=0,
@@ -96,6 +117,11 @@ class Plan:
     machine: MachinePlan = field(default_factory=MachinePlan)
     output: OutputPlan = field(default_factory=OutputPlan)
     method: Method = field(default_factory=FedPTR)
+
+    @property
+    def personalised(self) -> bool:
+        """Whether clients use models of their own: those of the method, or with parts of their own."""
+        return self.method.personalised or bool(self.model.local)
 
     def toml(self) -> str:
         """The complete plan; running it repeats the run."""
@@ -182,8 +208,17 @@ def check_plan(tables: Mapping[str, Any]) -> Plan:
             cls: Any = SECTIONS[name].default_factory
             parts[name] = build_settings(cls, tables.get(name, {}), name)
     plan = Plan(**parts, method=_method(tables))
+    if plan.method.one_shot:
+        plan = with_rounds(plan, 1)  # whatever the methods beside it have
+    check_clients(plan.split)
     check_participation(plan.method, plan.run)
+    check_optimiser(plan.method, plan.local)
     plan.privacy.check(plan.method, plan.run)
+    if plan.data.validation and plan.data.pool == "all" and not plan.split.file:
+        raise UserError(
+            'data.validation holds out samples that data.pool = "all" gives back to the clients; set data.pool to '
+            '"train", or data.validation to 0'
+        )
     return plan
 
 

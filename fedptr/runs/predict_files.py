@@ -1,11 +1,11 @@
-"""Predictions for image files and arrays: which inputs there are, what the model sees in them, as CSV or JSON."""
+"""Predictions for images, tables, arrays and texts: what the model sees in each, as CSV or JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,11 @@ from fedptr.core.predictor import Predictor
 from fedptr.data.image_folders import SUFFIXES, natural_order, read_image
 from fedptr.data.own_data import take_array
 from fedptr.data.readers import explain_read_errors
+from fedptr.data.tables import SUFFIXES as TABLES
+from fedptr.data.tables import is_table, load_texts, read_features
+from fedptr.data.tokens import TextPlan, encode_texts
 from fedptr.errors import UserError
-from fedptr.regular_files import open_regular
+from fedptr.regular_files import open_regular, read_text
 
 CHUNK = 256  # inputs at a time
 KEYS = ("x", "test_x", "train_x")  # of an .npz file, the first that it has
@@ -31,14 +34,68 @@ class Prediction(NamedTuple):
     probability: float
 
 
-def predict_path(model: Predictor, path: Path, resize: bool = False) -> Iterator[Prediction]:
-    """A prediction for an image, for every image in a folder and below, or for every row of an .npy or .npz file."""
-    inputs = read_rows(model, path) if path.suffix in (".npy", ".npz") else read_images(model, path, resize)
+class NumberPrediction(NamedTuple):
+    input: str
+    prediction: float  # in the units of the labels
+
+
+class LabelsPrediction(NamedTuple):
+    input: str
+    labels: tuple[str, ...]  # those that are more probable than not
+
+
+AnyPrediction = Prediction | NumberPrediction | LabelsPrediction
+
+
+def predict_path(model: Predictor, given: str | Path, resize: bool = False) -> Iterator[AnyPrediction]:
+    """A prediction for an image, for every image in a folder and below, or for every row of a table, .npy or .npz.
+
+    For a model of texts: for a text, every line of a .txt file, or every row of a table.
+    """
+    path = Path(given)
+    if model.card.text:
+        inputs = read_texts(model, str(given))
+    elif path.suffix in TABLES:
+        inputs = read_table(model, path)
+    else:
+        inputs = read_rows(model, path) if path.suffix in (".npy", ".npz") else read_images(model, path, resize)
     while chunk := list(islice(inputs, CHUNK)):
-        probabilities = model.probabilities(torch.stack([x for _, x in chunk]))
+        x = torch.stack([x for _, x in chunk])
+        if model.card.target != "class":
+            for (name, _), found in zip(chunk, model.predict(x), strict=True):
+                number = model.card.target == "number"
+                yield NumberPrediction(name, found) if number else LabelsPrediction(name, tuple(found))
+            continue
+        probabilities = model.probabilities(x)
         best = probabilities.max(1)
         for (name, _), value, k in zip(chunk, best.values.tolist(), best.indices.tolist(), strict=True):
             yield Prediction(name, model.classes[k], value)
+
+
+def read_table(model: Predictor, path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The rows of a table, whose first line names its columns; a label column is ignored."""
+    if not is_table(model.shape):
+        raise UserError(f"the model takes inputs of shape {list(model.shape)}, and rows of {path} are none")
+    with explain_read_errors(path, "a table"):
+        rows = read_features(path, model.shape[0])
+    for row, values in enumerate(rows):
+        yield f"{path}[{row}]", torch.from_numpy(values).float().reshape(model.shape)
+
+
+def read_texts(model: Predictor, given: str) -> Iterator[tuple[str, Tensor]]:
+    """Token numbers of a text, or of those in a file."""
+    length, vocabulary = model.shape
+    path, named = Path(given), [given]
+    if path.suffix in (".txt", *TABLES):
+        if not path.is_file():
+            raise UserError(f"{path} does not exist; name a .txt, .csv or .parquet file, or give the text itself")
+        with explain_read_errors(path, "texts"):
+            lines = load_texts(path) if path.suffix in TABLES else read_text(path, encoding="utf-8-sig").splitlines()
+        named = [f"{path}[{row}]" for row in range(len(lines))]
+    else:
+        lines = [given]
+    for name, line in zip(named, lines, strict=True):
+        yield name, torch.from_numpy(encode_texts([line], TextPlan(vocabulary, length))[0])
 
 
 def read_images(model: Predictor, path: Path, resize: bool) -> Iterator[tuple[str, Tensor]]:
@@ -59,7 +116,7 @@ def list_images(path: Path) -> list[Path]:
             )
         return sorted(found, key=lambda file: natural_order(str(file)))
     if not path.is_file():
-        raise UserError(f"{path} does not exist; name an image, a folder of images, an .npy or an .npz file")
+        raise UserError(f"{path} does not exist; name an image, a folder of images, a .csv, an .npy or an .npz file")
     return [path]
 
 
@@ -75,6 +132,8 @@ def read_rows(model: Predictor, path: Path) -> Iterator[tuple[str, Tensor]]:
                 array = take_array(array, key)
     if array.ndim == 3 and model.shape[:1] == (1,) and len(model.shape) == 3:
         array = array[:, None]
+    if array.ndim == 2 and is_table(model.shape):
+        array = array[:, :, None, None]
     if array.shape[1:] != model.shape or array.dtype.kind not in "uif":
         there = f"{array.dtype} of shape {list(array.shape)}"
         raise UserError(f"{path} holds {there}, and the model takes numbers of shape [n, {str(list(model.shape))[1:]}")
@@ -83,7 +142,7 @@ def read_rows(model: Predictor, path: Path) -> Iterator[tuple[str, Tensor]]:
         yield f"{path}[{row}]", x.float() if array.dtype.kind == "f" else x
 
 
-def format_predictions(predictions: list[Prediction], form: str) -> str:
+def format_predictions(predictions: Sequence[AnyPrediction], form: str) -> str:
     """As CSV with a header, or as a JSON list.
 
     >>> print(format_predictions([Prediction("a.png", "cat", 0.5)], "csv"), end="")
@@ -91,10 +150,18 @@ def format_predictions(predictions: list[Prediction], form: str) -> str:
     a.png,cat,0.500000
     """
     if form == "json":
-        rows = [{"input": p.input, "class": p.class_name, "probability": p.probability} for p in predictions]
+        rows = [dict(zip(name_columns(p), p, strict=True)) for p in predictions]
         return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("input", "class", "probability"))
-    writer.writerows((p.input, p.class_name, f"{p.probability:.6f}") for p in predictions)
+    writer.writerow(name_columns(predictions[0]) if predictions else ("input", "class", "probability"))
+    for p in predictions:
+        if isinstance(p, Prediction):
+            writer.writerow((p.input, p.class_name, f"{p.probability:.6f}"))
+        else:
+            writer.writerow((p.input, f"{p.prediction:.6g}" if isinstance(p, NumberPrediction) else " ".join(p.labels)))
     return text.getvalue()
+
+
+def name_columns(prediction: AnyPrediction) -> tuple[str, ...]:
+    return tuple("class" if name == "class_name" else name for name in prediction._fields)

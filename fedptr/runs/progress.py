@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedptr.messages import format_duration
+from fedptr.headline import find_headline
+from fedptr.messages import BARS, format_duration
 
 LINES = 10  # about this many lines per run where there is no terminal
 
@@ -52,15 +53,17 @@ class Clock:
 def show_progress(label: str, rounds: int, warmup: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yields the function to call with every round's record. The first `warmup` rounds are quicker than the others."""
     clock = Clock(rounds, warmup)
-    accuracy = "     –"  # until the first evaluation
+    score = "accuracy      –"  # until the first evaluation
 
     def words(record: dict[str, Any]) -> str:
-        nonlocal accuracy
+        nonlocal score
         clock.count(record["round"])
-        if "test_accuracy" in record:
-            accuracy = f"{record['test_accuracy']:6.1%}"
+        headline = find_headline(record)
+        if headline.test in record:
+            value = record[headline.test]
+            score = f"{headline.words} {value:6.1%}" if headline.percent else f"{headline.words} {value:6.3f}"
         spent = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
-        return f"accuracy {accuracy}{spent}  {clock.per_round:.2f} s/round  {clock.time_left(record['round'])}"
+        return f"{score}{spent}  {clock.per_round:.2f} s/round  {clock.time_left(record['round'])}"
 
     if not sys.stderr.isatty():
         step = -(-rounds // LINES)
@@ -73,16 +76,15 @@ def show_progress(label: str, rounds: int, warmup: int = 0) -> Iterator[Callable
         yield line
         return
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
     columns = (
         TextColumn("{task.description:<12}"),
         BarColumn(None),  # what the others leave of the line
-        TextColumn("round"),
+        TextColumn("{task.fields[unit]}"),
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), expand=True) as bar:
-        task = bar.add_task(label, total=rounds, words="")
-        yield lambda record: bar.update(task, completed=record["round"], words=words(record))
+    with BARS.open(columns) as bars:
+        task = bars.add_task(label, total=rounds, unit="round", words="")
+        yield lambda record: bars.update(task, completed=record["round"], words=words(record))

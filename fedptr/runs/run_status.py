@@ -1,7 +1,7 @@
 """How far the runs below a folder are, for `fedptr status`. It reads files only, quickly: torch is not imported.
 
 A run is
-    finished   its summary has the rounds that its plan asks for; a run in an archive is finished
+    finished   its summary has the rounds that its plan asks for, or says that it stopped early; or it is in an archive
     running    a process holds its folder
     failed     its last process wrote down why it failed (failure.txt)
     stopped    none of these: it was stopped or killed, and `fedptr resume` continues it
@@ -16,12 +16,14 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedptr import regular_files
+from fedptr.core.early_stopping import has_enough_rounds
 from fedptr.errors import UserError
+from fedptr.headline import ACCURACY, HEADLINES, Headline, find_headline
 from fedptr.runs.folder import CHECKPOINTS, FAILURE, MOST_SEEDS
 from fedptr.runs.lock import NAME as LOCK
 from fedptr.runs.lock import is_folder_in_use, read_holder
@@ -44,6 +46,7 @@ class RunStatus:
     seconds_left: float | None = None  # for what is not done, at the speed of the last rounds
     process: dict[str, Any] | None = None  # pid, host, since; of a running one
     problem: str = ""  # why it failed
+    score: str = "accuracy"  # what `accuracy` really is, for tasks that are known by another score
 
 
 def read_statuses(folder: Path) -> list[RunStatus]:
@@ -115,25 +118,27 @@ def read_status(folder: Path) -> RunStatus:
     rounds, method = find_number(tables, "run", "rounds"), tables.get("method", {})
     name = method.get("name") if isinstance(method, dict) else None
     state = find_state(folder, rounds, begun=bool(lines))
-    done = (rounds or 0) if state == "finished" else len(lines)
+    done = len(lines)
     left = None if state in ("finished", "failed") or rounds is None else estimate_seconds(lines, rounds)
+    headline, score = find_score(lines)
     return RunStatus(
         folder,
         state,
         str(name or "?"),
         done,
         rounds,
-        find_accuracy(lines),
+        score,
         left,
         read_holder(folder) if state == "running" else None,
         read_text(folder / FAILURE).strip() if state == "failed" else "",
+        headline.key,
     )
 
 
 def find_state(folder: Path, rounds: int | None, begun: bool) -> State:
     summary = parse_json(read_text(folder / "summary.json"))
     ended = find_number({"": summary}, "", "rounds")
-    if ended is not None and rounds is not None and ended >= rounds:  # fewer: it is to become longer
+    if ended is not None and rounds is not None and has_enough_rounds(summary, rounds):  # else it is to become longer
         return "finished"
     if is_folder_in_use(folder):
         return "running"
@@ -142,13 +147,14 @@ def find_state(folder: Path, rounds: int | None, begun: bool) -> State:
     return "stopped" if begun or (folder / LOCK).exists() else "waiting"
 
 
-def find_accuracy(lines: list[bytes]) -> float | None:
+def find_score(lines: list[bytes]) -> tuple[Headline, float | None]:
     """The last that was measured: not every round is evaluated."""
     for line in reversed(lines):
-        if b'"test_accuracy"' in line:
-            accuracy = parse_json(line).get("test_accuracy")
-            return float(accuracy) if isinstance(accuracy, (int, float)) else None
-    return None
+        for headline in HEADLINES.values():
+            if f'"{headline.test}"'.encode() in line:
+                score = parse_json(line).get(headline.test)
+                return headline, float(score) if isinstance(score, (int, float)) else None
+    return ACCURACY, None
 
 
 def estimate_seconds(lines: list[bytes], rounds: int) -> float | None:
@@ -174,7 +180,9 @@ def read_archived(folder: Path) -> Iterator[RunStatus]:
             if name == "summary.json" and place.is_relative_to(folder):
                 told = parse_json(content)
                 done = find_number({"": told}, "", "rounds") or 0
-                yield RunStatus(place, "finished", str(told.get("method")), done, done, told.get("accuracy_final"))
+                headline = find_headline(told)
+                found = RunStatus(place, "finished", str(told.get("method")), done, done)
+                yield replace(found, accuracy=told.get(f"{headline.key}_final"), score=headline.key)
 
 
 def read_text(path: Path) -> str:

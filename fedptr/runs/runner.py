@@ -7,6 +7,7 @@ auxiliary/           now and then a picture of the auxiliary images, for methods
 privacy.json         with differential privacy, how many models were released; see fedptr.privacy.ledger
 checkpoint/          the last two checkpoints; one when the run is finished; while it runs, also clients' states that
                      memory has no room for
+unfinished/          while a round is computed, the state of long work in it; see fedptr.core.long_work
 audit/               what `fedptr audit` found, and the shadow models it trained
 summary.json         the result, its cost, and what it was made with
 failure.txt          why the run failed, if it did; a resume removes it
@@ -14,7 +15,7 @@ class_scores.json    the final global model's accuracy on every class, and what 
 weights.safetensors  the final global model, by parameter name
 model.json           what is needed to use it: network, preprocessing, class names; see fedptr.core.predictor
 best.safetensors     the global model of the most accurate round, where it was asked for
-tensorboard/, mlflow/  where these were asked for; mlflow_run.txt is MLflow's number of the run
+tensorboard/, mlflow/, wandb/  where these were asked for; mlflow_run.txt, wandb_run.txt: their number of the run
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ import torch
 from fedptr.atomic_files import DamagedFileError, Header, write_text
 from fedptr.compute import memory_estimate
 from fedptr.compute.available_memory import available_bytes
+from fedptr.compute.side_by_side import open_visits
 from fedptr.core.client_states import StateStore
+from fedptr.core.early_stopping import STOPPED, has_ended, has_enough_rounds, why_stopped
 from fedptr.core.federation import Run, federate
 from fedptr.core.predictor import WEIGHTS
-from fedptr.core.task import Classification
+from fedptr.core.task import Classification, ModelTask
 from fedptr.core.visit import VisitCohort
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
@@ -53,16 +56,16 @@ from fedptr.runs.private_releases import Save, protect_releases
 from fedptr.runs.rounds_file import Record, RoundsFile
 from fedptr.runs.same_run import check_same_plan, identity_text
 from fedptr.runs.trained_model import describe_best, describe_model, keep_best, mend_best
+from fedptr.runs.unfinished_work import UnfinishedWork
 
 Show = Callable[[Record], None]
 # How a run's cohorts visit.
-Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[VisitCohort | None]]
+Engine = Callable[[Plan, Experiment], contextlib.AbstractContextManager[VisitCohort]]
 
 
-@contextlib.contextmanager
-def in_process(plan: Plan, experiment: Experiment) -> Iterator[None]:
+def in_process(plan: Plan, experiment: Experiment) -> contextlib.AbstractContextManager[VisitCohort]:
     """The engine that needs nothing: clients visit in this process."""
-    yield None
+    return open_visits(experiment.at_once)
 
 
 def start_run(
@@ -78,10 +81,10 @@ def start_run(
 
 
 def read_if_finished(out: Path, rounds: int) -> tuple[Record, list[Record]] | None:
-    """The summary and the rounds of a run that is finished with this many rounds."""
+    """The summary and the rounds of a run that is finished with this many rounds, or that stopped before."""
     with contextlib.suppress(DamagedFileError):
         done = summaries.read_finished(out)
-        return done if done[0]["rounds"] == rounds else None
+        return done if done[0]["rounds"] <= rounds and has_enough_rounds(done[0], rounds) else None
     return None
 
 
@@ -101,7 +104,8 @@ def resume_run(
     rounds = plan.run.rounds if rounds is None else rounds
     with locked(out):
         extend.check_extension(out, plan, rounds)
-        kept = replace(plan, split=replace(plan.split, file=str(out / "split.json"))) if plan.split.file else plan
+        own = out / "split.json"  # not there yet where a queue starts a run
+        kept = replace(plan, split=replace(plan.split, file=str(own))) if plan.split.file and own.exists() else plan
         with note_failure(out):
             experiment = prepare_experiment(kept)
         with contextlib.closing(make_state_store(plan, experiment, out)) as state_store:
@@ -145,6 +149,7 @@ def run_rounds(
     """The loop around `federate`: record, checkpoint, and stop when asked to."""
     e, p, total = experiment, plan, plan.run.rounds
     store, same = CheckpointStore(out / CHECKPOINTS, state_store), checkpoint_header(plan, experiment)
+    bench = UnfinishedWork(out.absolute(), same) if plan.run.checkpoint_every else None
     with (
         note_failure(out),
         contextlib.closing(history),
@@ -157,13 +162,14 @@ def run_rounds(
         def look(run: Run) -> None:
             show(run.record)
             track(run.record)
-            if auxiliary_pictures.is_picture_due(plan.output.pictures, run.round, total):
+            ended, pictures = has_ended(run, plan.run), plan.output.pictures
+            if auxiliary_pictures.is_picture_due(pictures, run.round, total) or (ended and pictures):
                 auxiliary_pictures.save_picture(run, experiment.dataset, out / auxiliary_pictures.FOLDER)
-            auxiliary_sets.keep_sets(run, out, plan.output.sets, total)
+            auxiliary_sets.keep_sets(run, out, plan.output.sets, run.round if ended else total)
 
-        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, privacy, e.client_tests)
+        asked = (e.test, p.run, p.local, p.faults, start, state_store, visits, privacy, e.client_tests, bench)
         runs = computing.checked(federate(p.method, e.task, e.clients, *asked))
-        run = record_rounds(plan, out, runs, start, store, history, look, save, stop)
+        run = record_rounds(plan, out, runs, start, store, history, look, save, stop, bench)
     changed = {"recomputed": computing.changes} if computing.changes else {}
     return finish_run(plan, experiment, out, run, store, history, **changed), history.records
 
@@ -192,24 +198,29 @@ def record_rounds(
     look: Callable[[Run], None],
     save: Save,
     stop: StopRequest | None = None,
+    bench: UnfinishedWork | None = None,
 ) -> Run:
     """Records every round, lets `look` see it, and saves a checkpoint; returns the last."""
     if start is not None:
         store.adopt(start)
     summaries.reset_peak_memory()
-    run, every, total = start, plan.run.checkpoint_every, plan.run.rounds
+    run, every = start, plan.run.checkpoint_every
     for run in runs:
         history.append(run.record)
-        if plan.output.best and isinstance(run.task, Classification):
+        if plan.output.best and isinstance(run.task, ModelTask):
             keep_best(run, history.records, run.task, out)
         look(run)  # before the checkpoint: a resume starts after the round, and does not look at it again
-        asked = stop.number if stop else 0
-        if every and (run.round % every == 0 or run.round == total or asked):
+        asked, ended = stop.number if stop else 0, has_ended(run, plan.run)
+        if every and (run.round % every == 0 or ended or asked):
             save(run)
+            if bench:
+                bench.clear()
             asked = stop.number if stop else 0  # perhaps only while this was written
-        if asked and run.round < total:
+        if asked and not ended:
             raise StoppedError(out, run.round, asked)
     assert run is not None
+    if bench:  # a kill may have come after the last checkpoint
+        bench.clear()
     return run
 
 
@@ -218,17 +229,19 @@ def finish_run(
 ) -> Record:
     """The weights and the summary, with `more` in it; of the checkpoints the last remains."""
     save_weights(run, experiment.task, out / WEIGHTS)
-    if len(experiment.test):
+    if len(experiment.test) and isinstance(experiment.task, Classification):
         names = tuple(map(str, experiment.dataset.classes))
         write_class_scores(out / class_scores.NAME, experiment.task, names, run, experiment.test)
     describe_model(plan, experiment.dataset, run.round).save(out)
     best = describe_best(out) if plan.output.best else {}
     summary = summaries.summarise_run(plan, experiment, run, history) | best | more
+    if reason := why_stopped(run, plan.run):
+        summary[STOPPED] = {"round": run.round, "reason": reason}
     if reason := find_divergence(experiment.task, experiment.test, history.records):
         summary["diverged"] = reason
     summaries.write_summary(out, summary)
     store.prune(1)
-    summaries.print_advice(summary)
+    summaries.print_advice(plan.method, summary)
     print_divergence(summary)
     return summary
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import tomli_w
 
+from fedptr.core.learning_rate import depends_on_rounds
 from fedptr.errors import UserError
 from fedptr.methods import method_address
 from fedptr.regular_files import read_text
@@ -77,9 +78,10 @@ def fingerprint(plan: Plan) -> str:
 def lineage(plan: Plan) -> str:
     """The fingerprint without the number of rounds: a shorter run is the beginning of a longer one.
 
-    Unless it ends with an evaluation that the longer one would not make.
+    Unless it ends with an evaluation that the longer one would not make, or its learning rates depend on its length.
     """
-    return fingerprint(plan if plan.run.rounds % plan.run.eval_every else with_rounds(plan, ANY))
+    alone = plan.run.rounds % plan.run.eval_every or depends_on_rounds(plan.local)
+    return fingerprint(plan if alone else with_rounds(plan, ANY))
 
 
 def identity_text(plan: Plan) -> str:

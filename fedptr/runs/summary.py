@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -19,21 +19,32 @@ import fedptr
 from fedptr.atomic_files import DamagedFileError, write_text
 from fedptr.compute.describe_computing import name_backend
 from fedptr.core.client_scores import describe_spread
+from fedptr.core.early_stopping import STOPPED, has_enough_rounds
 from fedptr.core.federation import Run
+from fedptr.core.method import Method
 from fedptr.data import dataset
+from fedptr.headline import headline_of_rounds
 from fedptr.messages import print_notice
-from fedptr.methods import find_method, is_known
 from fedptr.methods.ptr.combine import ptr_setting_name
 from fedptr.regular_files import read_bytes, read_text
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
 from fedptr.runs.rounds_file import Record, RoundsFile, read_lines, to_json_values
+from fedptr.settings import choices_of, type_hints
 from fedptr.stats import number_or_nan
 
 NAME = "summary.json"
 PLAN = "plan.toml"
-OF_THE_END = ("matching", "peak_memory_bytes", "weights_sha256", "rounds_sha256", "plan_sha256")  # not known of before
+OF_THE_END = (
+    "matching",
+    "peak_memory_bytes",
+    "weights_sha256",
+    "rounds_sha256",
+    "plan_sha256",
+    STOPPED,
+)  # not known of before
 LAST = 5  # the paper's headline number is the mean accuracy of this many last rounds
+MORE = ("mse", "mae", "exact")  # scores of tasks without classes, beside the headline; in the labels' own units
 NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
@@ -45,7 +56,8 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         "rounds": run.round,
         "seed": plan.run.seed,
         **measure_rounds(records, plan.run.eval_every),
-        **({"personal_adapts": plan.method.adapts} if plan.method.personalised else {}),
+        **describe_labels(experiment.dataset),
+        **({"personal_adapts": plan.method.adapts} if plan.personalised else {}),
         **describe_privacy(plan, records[-1]),
         **describe_matching(records),
         "peak_memory_bytes": peak_memory(),
@@ -58,6 +70,7 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         "data_sha256": dataset.dataset_digest(experiment.dataset),
         "test_images": len(experiment.test),
         "test_images_left_out": experiment.dataset.left_out_tests,
+        **({"validation": plan.data.validation} if plan.data.validation else {}),
         "data": experiment.dataset.source.rpartition("/")[2],  # results are shared; where they were made is not
         "device": experiment.task.device,
         "threads": getattr(experiment.task, "threads", torch.get_num_threads()),
@@ -67,22 +80,24 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
 
 
 def measure_rounds(records: list[Record], every: int) -> Record:
-    """Accuracy and cost of a run that ended with these rounds.
+    """Scores and cost of a run that ended with these rounds.
 
     Evaluations count that such a run makes: every N rounds, and after the last. A run that was continued has one
     more where it had ended before, which stays in rounds.jsonl.
     """
     last = records[-1]
     due = [record for record in records if record["round"] % every == 0 or record is last]
-    evaluated = [record for record in due if "test_accuracy" in record] or [{"test_accuracy": math.nan}]
-    accuracies = [record["test_accuracy"] for record in evaluated]
+    headline = headline_of_rounds(records)
+    evaluated = [record for record in due if headline.test in record] or [{headline.test: math.nan}]
+    scores, key = [record[headline.test] for record in evaluated], headline.key
     seconds = sum(record["seconds"]["total"] for record in records)
     return {
-        "accuracy": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
-        "accuracy_rounds": len(accuracies[-LAST:]),  # of which it is the mean
-        "accuracy_best": max(accuracies),
-        "accuracy_final": accuracies[-1],
+        key: sum(scores[-LAST:]) / len(scores[-LAST:]),
+        f"{key}_rounds": len(scores[-LAST:]),  # of which it is the mean
+        f"{key}_best": max(scores),
+        f"{key}_final": scores[-1],
         "loss_final": evaluated[-1].get("test_loss", math.nan),
+        **{f"{name}_final": evaluated[-1][f"test_{name}"] for name in MORE if f"test_{name}" in evaluated[-1]},
         "seconds": seconds,
         "seconds_per_round": seconds / len(records),
         "bytes_per_round": sum(record["bytes_up"] + record["bytes_down"] for record in records) / len(records),
@@ -112,6 +127,8 @@ def describe_mean(counts: Iterable[int]) -> str:
 
 def describe_tested(summary: Mapping[str, Any]) -> str:
     """On which part of the test images the accuracy was measured; empty if on all, or if it is not known."""
+    if "validation" in summary:
+        return f"tested on {summary['test_images']:,} held-out training samples, not on the test set"
     return dataset.describe_test_part(summary.get("test_images", 0), summary.get("test_images_left_out", 0))
 
 
@@ -123,7 +140,8 @@ def count_averaged(rounds: int, every: int) -> int:
 def describe_clients(records: list[Record]) -> Record:
     """How accuracy on the clients' own test data is spread over clients, mean of the last evaluated rounds.
 
-    `clients_global` is of the global model, `clients_personal` of the models that methods give to their clients.
+    `clients_global` is of the global model, `clients_personal` of the models that methods give to their clients. Where
+    there are no classes it is the loss, of which the worst is the highest, in `clients_global_loss` and so on.
     """
     tests = [record["client_tests"] for record in records if "client_tests" in record][-LAST:]
     found: Record = {}
@@ -131,7 +149,17 @@ def describe_clients(records: list[Record]) -> Record:
         spreads = [describe_spread(one[entry], one["tests"]) for one in tests if entry in one]
         if spreads:
             found[name] = {what: statistics.fmean(spread[what] for spread in spreads) for what in spreads[0]}
+    for name, entry in (("clients_global_loss", "loss"), ("clients_personal_loss", "personal_loss")):
+        losses = [(one[entry], one["tests"]) for one in tests if entry in one and "accuracy" not in one]
+        if losses:
+            spreads = [{**describe_spread(*each), "worst": max(each[0])} for each in losses]
+            found[name] = {what: statistics.fmean(spread[what] for spread in spreads) for what in spreads[0]}
     return found
+
+
+def describe_labels(data: dataset.Dataset) -> Record:
+    """What losses are to be multiplied with to be in the labels' own units, where labels are numbers."""
+    return {"label_mean": data.label_mean, "label_std": data.label_std} if data.target == "number" else {}
 
 
 def summary_at_round(summary: Record, records: list[Record], rounds: int, every: int) -> Record:
@@ -144,6 +172,11 @@ def summary_at_round(summary: Record, records: list[Record], rounds: int, every:
         spent = {name: first[-1][name] for name in ("epsilon", "releases") if name in first[-1]}
         known["privacy"] = {**summary["privacy"], **spent}
     return {**known, "rounds": rounds, **measure_rounds(first, every), **describe_matching(first)}
+
+
+def cut_to_plan(plan: Plan, summary: Record, records: list[Record]) -> tuple[Record, list[Record]]:
+    """The run until the plan's last round: it may be longer, for another plan."""
+    return summary_at_round(summary, records, plan.run.rounds, plan.run.eval_every), records[: plan.run.rounds]
 
 
 def describe_privacy(plan: Plan, last: Record) -> Record:
@@ -164,17 +197,30 @@ def describe_matching(records: list[Record]) -> Record:
     return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": count}} if losses else {}
 
 
-def print_advice(summary: Record) -> None:
+def print_advice(method: Method, summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
     if matching and matching["loss"] >= 1:
-        name = summary["method"]
-        beta = ptr_setting_name(find_method(name), "beta") if is_known(name) else "beta"
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         print_notice(
             f"note: the auxiliary data mimics nothing: {median}, and a student that stays where it is has 1; "
-            f"{matching['skipped']} projections were left out; try --set method.{beta}=auto --set method.lr_img=auto"
+            f"{matching['skipped']} projections were left out; try {advise_matching(method)}"
         )
+
+
+def advise_matching(method: Method) -> str:
+    """What may make auxiliary data mimic more: steps that are found as it is learned, else more of them."""
+    own = type(method)
+    learned = getattr(method, ptr_setting_name(own, "matching"), "trajectory") == "trajectory"  # gradients find β
+    names = [ptr_setting_name(own, key) for key in (["beta", "lr_img"] if learned else ["lr_img"])]
+    automatic = [f"--set method.{name}=auto" for name in names if takes_auto(method, name)]
+    return " ".join(automatic) or f"--set method.H={2 * getattr(method, 'H', 1)}, which learns for longer"
+
+
+def takes_auto(method: Method, name: str) -> bool:
+    """Whether the method has this setting, and it could be "auto" but is not."""
+    hints = type_hints(cast(type, type(method)))
+    return name in hints and "auto" in choices_of(hints[name]) and getattr(method, name) != "auto"
 
 
 def write_summary(folder: Path, summary: Record) -> None:
@@ -199,7 +245,7 @@ def read_result(folder: Path, rounds: int) -> tuple[Record, list[Record]]:
     try:
         summary = json.loads(read_text(folder / NAME))
         lines = read_lines(folder)
-        continued = int(summary["rounds"]) < rounds
+        continued = not has_enough_rounds(summary, rounds)
         own = lines[: int(summary["rounds"])] if continued else lines
         told = hashlib.sha256(b"".join(own)).hexdigest()
         if summary.pop("sha256") != summary_digest(summary) or summary["rounds_sha256"] != told:
@@ -243,9 +289,14 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
+    return used_memory("VmHWM")
+
+
+def used_memory(which: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int:
+    """Bytes of this process, now or at its peak; where only the peak is known, the peak."""
     try:
         status = Path("/proc/self/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+        return int(next(line for line in status.splitlines() if line.startswith(which)).split()[1]) * 1024
     except (OSError, StopIteration):
         import resource  # not on Windows, which has no /proc either
 

@@ -1,10 +1,12 @@
-"""TensorBoard and MLflow: the numbers of every round, fed from the records that go to rounds.jsonl.
+"""TensorBoard, MLflow and Weights & Biases: the numbers of every round, fed from the records of rounds.jsonl.
 
-`--tensorboard` makes the folder DIR/tensorboard, `--mlflow` the folder DIR/mlflow. That the folder is there is all that
-is remembered, so a run that is resumed continues with its trackers. A comparison has one folder for all its runs.
+`--tensorboard` makes the folder DIR/tensorboard, `--mlflow` the folder DIR/mlflow, `--wandb` the folder DIR/wandb. That
+the folder is there is all that is remembered, so a run that is resumed continues with its trackers. A comparison has
+one folder for all its runs.
 
-rounds.jsonl is the source. TensorBoard's files are written again from it when a run is resumed; MLflow, which may be a
-server elsewhere (MLFLOW_TRACKING_URI), gets the rounds it does not have. A tracker that fails does not stop a run.
+rounds.jsonl is the source. TensorBoard's files, and those of Weights & Biases, are written again from it when a run is
+resumed; a server elsewhere (MLFLOW_TRACKING_URI, or WANDB_MODE=online) gets the rounds it does not have. A tracker that
+fails does not stop a run.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
+import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +28,7 @@ from fedptr.messages import install_command, print_notice
 from fedptr.runs.rounds_file import Record
 
 COMPARISON = "compare.toml"  # in the folder of a comparison, two above the folders of its runs
-RUN_ID = "mlflow_run.txt"
+RUN_ID, WANDB_ID = "mlflow_run.txt", "wandb_run.txt"
 
 
 class Tracker(Protocol):
@@ -85,15 +89,65 @@ class MLflow:
         self.client.set_terminated(self.run, "FINISHED" if complete else "KILLED")
 
 
+class WeightsAndBiases:
+    """One run of the project "fedptr"; its id is kept in the run folder. Without WANDB_MODE, nothing leaves the folder.
+
+    Of the machine nothing is noted: no code, packages, commands or usage. Who is logged in is wandb's own business.
+    """
+
+    def __init__(self, store: Path, label: str, out: Path) -> None:
+        import wandb
+
+        path = out / WANDB_ID
+        number = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        if not number.isalnum():  # also where a kill left half of it
+            number = secrets.token_hex(4)
+            path.write_text(number + "\n", encoding="utf-8")
+        for old in store.glob(f"offline-run-*-{number}"):
+            shutil.rmtree(old)
+        told = wandb.Settings(
+            silent=True, console="off", symlink=False, disable_git=True, disable_code=True, x_save_requirements=False,
+            x_disable_meta=True, x_disable_stats=True,
+        )  # fmt: skip
+        self.run = wandb.init(
+            project="fedptr", id=number, resume="allow", name=label if label != "." else out.name, settings=told,
+            dir=str(store.parent), mode=os.environ.get("WANDB_MODE") or "offline", config=plan_settings(out),
+        )  # fmt: skip
+        self.store = store
+        self.first = self.run.starting_step  # of a run that a server has the beginning of
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if step >= self.first:
+            self.run.log(dict(values), step=step)
+        self.remove_links()
+
+    def close(self, complete: bool) -> None:
+        self.run.finish(exit_code=0 if complete else 1)
+        self.remove_links()
+
+    def remove_links(self) -> None:
+        """A link to wandb's own log would look like a file of somebody else's."""
+        for path in self.store.glob("*/logs/*"):
+            if path.is_symlink():
+                path.unlink(missing_ok=True)
+
+
 def plan_parameters(out: Path) -> list[Any]:
-    """Every setting of the run's plan."""
+    """Every setting of the run's plan, as MLflow takes them."""
     from mlflow.entities import Param
 
+    return [Param(place, str(value)) for place, value in plan_settings(out).items()]
+
+
+def plan_settings(out: Path) -> dict[str, Any]:
+    """Every setting of the run's plan, by section.key."""
     tables = tomllib.loads((out / "plan.toml").read_text(encoding="utf-8"))
-    return [Param(f"{section}.{key}", str(value)) for section, t in tables.items() for key, value in t.items()]
+    return {f"{section}.{key}": value for section, t in tables.items() for key, value in t.items()}
 
 
-KINDS: dict[str, Callable[[Path, str, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+KINDS: dict[str, Callable[[Path, str, Path], Tracker]] = {
+    "tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases,
+}  # fmt: skip
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -102,8 +156,10 @@ def check_trackers(names: Sequence[str]) -> None:
         try:
             if name == "tensorboard":
                 import torch.utils.tensorboard  # noqa: F401
-            else:
+            elif name == "mlflow":
                 from mlflow import MlflowClient  # noqa: F401
+            else:
+                import wandb  # noqa: F401
         except ImportError:
             words = f"needs a package that is not here; install it with: {install_command(name)}"
             raise UserError(f"--{name} {words}") from None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedptr.compute.choose import count_cores
+from fedptr.compute.cores import count_cores
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local
 from fedptr.core.method import Method

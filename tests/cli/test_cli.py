@@ -96,7 +96,7 @@ def test_methods_are_listed_with_idea_cost_and_citation(capsys: Capture, monkeyp
 @pytest.mark.parametrize("name", all_methods())
 def test_a_method_is_described_with_every_setting(name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     out = listing(capsys, monkeypatch, name)
-    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    rows = {line.split()[0]: line for line in out.splitlines() if re.match(r"  \S", line)}  # not what is continued
     text = " ".join(out.split())
     method = all_methods()[name]
     assert method.cite in text
@@ -144,7 +144,7 @@ def test_data_is_listed(capsys: Capture) -> None:
         (["run", "--dataset", "none.npz"], "none.npz does not exist; correct the path"),
         (["data", "check", "no/folder"], "no/folder does not exist; correct the path"),
         (["data", "check", "nofolder"], "nofolder is not a known dataset, and no such file or folder exists"),
-        (["data", "check", __file__], "is neither an .npz or .csv file nor a folder of images"),
+        (["data", "check", __file__], "is neither an .npz, .csv or .parquet file nor a folder of images"),
         (["run", "--model", "convnt"], "model.name: convnt is not a model; did you mean convnet?"),
         (["run", "--set", 'model.name="a\\nb\\u001b[31m"'], "model.name: a b [31m is not a model"),
         (["run", "--device", "gpu"], "machine.device 'gpu' is not available here; use auto or cpu"),
@@ -335,6 +335,7 @@ def test_asked_to_stop_it_finishes_the_round_and_says_how_to_go_on(tmp_path: Pat
     process = fedptr("run", *TINY, "--rounds", "100000", "--method", "fedavg", "--out", str(tmp_path / "out"))
     assert process.stderr is not None
     try:
+        assert process.stderr.readline().startswith("fedptr: this run will take about ")
         assert process.stderr.readline().startswith("fedavg: round 1/100000")
         process.send_signal(stop)
         _, err = process.communicate(timeout=PATIENCE)

@@ -82,9 +82,10 @@ def test_images_of_another_size(run_folder: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing", None, "does not exist; name an image, a folder of images, an .npy or an .npz file"),
+        ("missing", None, "does not exist; name an image, a folder of images, a .csv, an .npy or an .npz file"),
         ("broken.png", b"no image", "broken.png"),
         ("empty", "folder", "holds no images"),
+        ("table.csv", b"a,b\n1,2\n", "the model takes inputs of shape [1, 8, 8], and rows of"),
         ("broken.npz", b"no array", "broken.npz"),
         ("odd.npy", np.zeros((2, 5)), "the model takes numbers of shape [n, 1, 8, 8]"),
         ("objects.npy", np.array([{}, {}], dtype=object), "objects.npy"),

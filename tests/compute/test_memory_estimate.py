@@ -122,6 +122,7 @@ def test_matching_grows_with_its_images_or_its_batch() -> None:
     assert matching(ipc=1, aux_batch=10**6) == matching(ipc=1)
     assert matching(ipc=1, R=15) - matching(ipc=1, R=10) == 5 * FOOT.model
     assert matching(ipc=1, R=40) - matching(ipc=1, R=10) == 2 * FOOT.model  # 7 stretches of 6, and 1 of 10
+    assert matching(ipc=1, matching="gradient") == matching(ipc=1, R=1), "it takes no student steps"
     batched = needed(method={"name": "fedptr", "ipc": 100, "aux_batch": 10})
     assert batched.phases["projection"] > batched.phases["matching"]  # which always takes all
 
@@ -296,12 +297,12 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cramped(monkeypatch, 60_000_000)
-    argv = ["--preset", "paper", "--model", "convnet", "--width", "32"]
+    argv = ["--preset", "paper", "--model", "convnet", "--width", "32", "--compile", "off"]
     many = ["--set", "method.ipc=50", "--threads"]
     assert "; lower method.ipc, or lower model.width" in refused(capsys, *argv, *many, "1")
     assert "; lower machine.threads or method.ipc, or" in refused(capsys, *argv, *many, "4")
     assert "lower machine.threads or local.batch" in refused(
-        capsys, *argv, "--method", "fedavg", "--clients", "1", "--threads", "4"
+        capsys, *argv, "--method", "fedavg", "--clients", "1", "--threads", "4", "--compile", "off"
     )
 
 
@@ -334,3 +335,31 @@ def test_switched_off_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_where_nobody_knows_what_is_free_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: None)
     prepare_experiment(check_plan({"model": {"name": "mlp"}, "local": {"batch": 10**9}}))
+
+
+# Methods whose clients send sets
+
+
+def test_sets_are_counted_where_they_are_learned_sent_and_united() -> None:
+    def whole(name: str, clients: int = 4, **settings: Any) -> Estimate:
+        return needed(clients, method={"name": name, **settings})
+
+    def learning(name: str, **settings: Any) -> float:
+        return whole(name, **settings).phases["learning of sets"]
+
+    assert whole("feddm", real=60).most[0] == "learning of sets"
+    assert 1.5 < learning("feddm", ipc=50, real=1) / learning("feddm", ipc=25, real=1) < 2.1
+    few, many = (whole("fedd3", mode="real", k=k).states for k in (10, 110))
+    row = FOOT.image + 4 * 10
+    assert many - few == pytest.approx((4 + 3 * 4) * 100 * row), "four replies, and three times the server's union"
+    assert whole("fedd3", mode="all").states - few == pytest.approx((4 + 3 * 4) * 590 * row), "600 samples each"
+    assert learning("fedd3", k=100) > 1.5 * learning("fedd3")
+
+
+def test_what_makes_sets_smaller_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: 2e8)
+    plan = check_plan({"method": {"name": "feddm", "real": 10**5}})
+    with pytest.raises(
+        UserError, match=r"for learning of sets, .*; lower method.ipc, method.real, or lower model.width"
+    ):
+        memory_estimate.refuse_if_too_large(plan, FOOT, 10, [60_000] * 4, 100, "cpu")

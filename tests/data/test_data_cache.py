@@ -134,7 +134,7 @@ def test_check_finds_silent_damage_in_the_cache(source, tmp_path, capsys):
 def commands_args(name):
     import argparse
 
-    return argparse.Namespace(name=name, data_dir="")
+    return argparse.Namespace(name=name, data_dir="", task="auto")
 
 
 PROGRAM = (

@@ -264,7 +264,7 @@ def edited(**changes):
         ("[" * 100_000, "is not JSON"),
         ('{"format": ' + "9" * 5000 + "}", "is not JSON"),
         ("[1]", "is not a split"),
-        ("{}", "is not a split"),
+        ("{}", "does not say which samples clients have"),
         (edited(format=2), "is not of format 1"),
         (edited(format=[1]), "is not of format 1"),
         (edited(sha256=None), "has no entry 'sha256'"),

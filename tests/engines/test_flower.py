@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from same_bits import same
 from simulated_nodes import Change, Lab
 from small_plans import TABLES, in_process, may_stay, plan_for
+from small_texts import write_texts
 
 from fedptr.engines.flower.node.simulated_node import make_simulated_node
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Block, Parcel, read_parcel, write_parcel
@@ -178,6 +180,36 @@ def test_a_bad_reply_is_dropped_and_named(what: str, tmp_path: Path) -> None:
     assert summary["dropped"] == 1
 
 
+def replace_set(
+    **entries: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[dict[str, Any], dict[str, Block]], None]:
+    def change(words: dict[str, Any], blocks: dict[str, Block]) -> None:
+        state = blocks_to_state(blocks)
+        blocks |= state_to_blocks({name: made(state[name]) for name, made in entries.items()})
+
+    return change
+
+
+BAD_SETS = {
+    "large": (replace_set(X=lambda X: X * 1e6), "sent 'X' of up to "),
+    "many": (replace_set(X=lambda X: X.repeat(9, 1, 1, 1), Y=lambda Y: Y.repeat(9, 1)), "of up to (20, 1, 8, 8)"),
+    "uneven": (replace_set(Y=lambda Y: Y[:-1]), "different numbers of rows"),
+    "none": (replace_set(X=lambda X: X[:0], Y=lambda Y: Y[:0]), "of up to (20, 1, 8, 8)"),
+    "labels": (replace_set(Y=lambda Y: Y[:, :-1]), "of up to (20, 10)"),
+    "nan": (replace_set(X=lambda X: X * torch.nan), "not finite"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_SETS)
+def test_a_bad_set_is_dropped_and_named(what: str, tmp_path: Path) -> None:
+    change, words = BAD_SETS[what]
+    lab = Lab(tmp_path, plan_for("feddm", rounds=1))
+    lab.serve(lab.grid(altered(change)))
+    (record,) = lab.records()
+    assert [entry["id"] for entry in record["clients"]] == [0, 2]
+    assert words in record["dropped"]["1"]
+
+
 def test_strange_diagnostics_do_not_reach_the_record(tmp_path: Path) -> None:
     strange = {"train_loss": "high", "steps": 2, "beta": [[1, "a"]], "x" * 100: 1.0, "gamma": 0.5}
     lab = Lab(tmp_path, plan_for(rounds=1))
@@ -294,3 +326,72 @@ def test_nodes_train_on_tables(tmp_path: Path, models: list[torch.Tensor]) -> No
     lab.serve()
     assert [torch.equal(found, run.w) for found, run in zip(models, in_process(plan), strict=True)] == [True, True]
     assert json.loads((tmp_path / "model.json").read_text())["classes"] == ["down", "up"]
+
+
+@pytest.mark.parametrize("where", ["server", "nodes"])
+def test_a_run_that_stops_early_tells_so_and_stays_stopped(
+    where: str, tmp_path: Path, models: list[torch.Tensor]
+) -> None:
+    """With Adam and a cosine: nodes compute the rates of the rounds themselves."""
+    local = {**TABLES["local"], "optimiser": "adam", "lr": 0.01, "schedule": "cosine", "warmup": 1}
+    free = planning.check_plan({**TABLES, "local": local, "run": {"rounds": 8}, "method": {"name": "fedavg"}})
+    runs = in_process(free)
+    scores = [run.record["test_accuracy"] for run in runs]
+    target = max(scores[:5])
+    end = 1 + next(t for t, score in enumerate(scores) if score >= target)
+    plan = replace(free, run=replace(free.run, target=target))
+    lab = Lab(tmp_path, plan)
+    if where == "nodes":
+        text = (tmp_path / "deploy.toml").read_text()
+        (tmp_path / "deploy.toml").write_text(text.replace('evaluate = "server"', 'evaluate = "nodes"'))
+    summary = lab.serve()
+    assert same(models, [run.w for run in runs[:end]])
+    assert summary["rounds"] == summary["stopped_early"]["round"] == end < 8
+    assert json.loads((tmp_path / "status.json").read_text())["phase"] == "finished"
+    assert lab.serve()["stopped_early"] == summary["stopped_early"], "started again, it trains no more"
+    assert len(lab.records()) == end
+
+
+def write_numbers(path: Path, scale: float = 1.0) -> Path:
+    draw = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [f"{a},{b},{c},{scale * (100 + 20 * a - 7 * b):.4f}" for a, b, c in draw]
+    path.write_text("\n".join(["a,b,c,target", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedptr"])
+def test_nodes_learn_to_predict_numbers(tmp_path: Path, models: list[torch.Tensor], method: str) -> None:
+    """Rows of a .csv with numbers as labels; the handshake agrees on their mean and deviation."""
+    tables = plan_for(method, rounds=2).tables()
+    data = {**tables["data"], "name": str(write_numbers(tmp_path / "points.csv")), "subset": 0}
+    plan = planning.check_plan({**tables, "data": data, "split": {**tables["split"], "alpha": 10.0}})
+    lab = Lab(tmp_path, plan)
+    lab.serve()
+    assert [torch.equal(found, run.w) for found, run in zip(models, in_process(plan), strict=True)] == [True, True]
+    card = json.loads((tmp_path / "model.json").read_text())
+    assert card["target"] == "number"
+    assert 90 < card["label_mean"] < 110
+    assert 15 < card["label_std"] < 30
+    assert "r2" in json.loads((tmp_path / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedptr"])
+def test_nodes_train_on_texts(method: str, tmp_path: Path, models: list[torch.Tensor]) -> None:
+    """Words are hashed, so nodes agree on their numbers without a list of words."""
+    write_texts(tmp_path / "texts.csv")
+    tables = plan_for(method, rounds=4).tables()
+    text = {"name": str(tmp_path / "texts.csv"), "subset": 0, "vocabulary": 200, "length": 10}
+    matching = {"dsa": False} if method == "fedptr" else {}
+    plan = planning.check_plan(
+        {
+            **tables,
+            "data": {**tables["data"], **text},
+            "model": {"name": "text-mean", "width": 8},
+            "split": {**tables["split"], "alpha": 10.0},
+            "method": {**tables["method"], **matching},
+        }
+    )
+    Lab(tmp_path, plan).serve()
+    assert [torch.equal(found, run.w) for found, run in zip(models, in_process(plan), strict=True)] == [True] * 4
+    card = json.loads((tmp_path / "model.json").read_text())
+    assert (card["text"], card["shape"], card["classes"]) == (True, [10, 200], ["bad", "good"])

@@ -18,6 +18,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from fuzz_node_messages import fuzz
 from rich.console import Console
 
+from fedptr.core.method import Entry
 from fedptr.core.visit import Request
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.first_agreement import Sifted, sift_offers
@@ -60,7 +61,7 @@ def test_the_plan_may_state_the_shape() -> None:
     assert found.agreed is not None
     assert found.agreed.shape == (3, 9, 9)
     assert list(found.refused) == [0, 1]
-    for wrong in ("3x9", "3x9x9x9", "0x9x9", "a", "3x-1x9", "1x99999999x1"):
+    for wrong in ("3x9x9x9", "0x9x9", "a", "3x-1x9", "1x99999999x1"):
         with pytest.raises(UserError, match=r"deploy\.shape is .*; write channels, height and width as 3x32x32"):
             sift(NORTH, SOUTH, shape=wrong)
 
@@ -160,8 +161,24 @@ def test_messages_changed_at_random_do_nothing_but_be_dropped(tmp_path: Path) ->
 
 
 def test_buffers_that_would_end_in_infinity_are_refused() -> None:
-    request = Request("train", torch.zeros(3), {}, {})
+    request = Request("train", torch.zeros(3), {}, {"w": Entry((3,)), "buffers": Entry((2,))})
     cohort: Any = SimpleNamespace(rules=DeployRules())
     RemoteCohort.check_bounds(cohort, {"w": torch.ones(3), "buffers": torch.full((2,), 1e8)}, request)
     with pytest.raises(ReplyError, match=r"sent 'buffers' of up to 1e\+38, more than 1e\+09"):
         RemoteCohort.check_bounds(cohort, {"w": torch.ones(3), "buffers": torch.tensor([0.0, -1e38])}, request)
+
+
+def test_samples_have_no_length_as_models_have() -> None:
+    """As many samples as there are may be far longer than a model; none of their numbers may be absurd."""
+    entries = {"X": Entry((4, 4), plain=True), "Y": Entry((4, 4), fewer=True), "rates": Entry((4,))}
+    request = Request("train", torch.zeros(3), {}, entries)
+    cohort: Any = SimpleNamespace(rules=DeployRules())
+    for name in entries:
+        long, absurd = {name: torch.full((4, 4), 900.0)}, {name: torch.full((4, 4), 1e10)}
+        if name == "rates":
+            with pytest.raises(ReplyError, match="of norm "):
+                RemoteCohort.check_bounds(cohort, long, request)
+            continue
+        RemoteCohort.check_bounds(cohort, long, request)
+        with pytest.raises(ReplyError, match=r"of up to 1e\+10, more than 1000"):
+            RemoteCohort.check_bounds(cohort, absurd, request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from fedptr.cli.main import build_parser
 from fedptr.cli.plan_options import build_tables
@@ -20,7 +21,7 @@ def check_commands(text: str) -> int:
         name = command.partition(" ")[0]
         if name in COMING and name not in (known or ()):
             continue
-        args = parser.parse_args(command.replace("my.toml ", "").split())  # a file that the reader writes
+        args = parser.parse_args(shlex.split(command.replace("my.toml ", "")))  # a file that the reader writes
         if args.command in ("run", "compare", "partition"):
             check_plan(build_tables(args))
     return len(commands)

@@ -73,6 +73,22 @@ def npz(data: bytes) -> None:
 
 
 @target(UserError)
+def parquet(data: bytes) -> None:
+    from fedptr.data.parquet import parse_parquet
+
+    parse_parquet(io.BytesIO(data), FILE, 100)
+
+
+@target(UserError)
+def csv_table(data: bytes) -> None:
+    from fedptr.data.readers import explain_read_errors
+    from fedptr.data.tables import read_table
+
+    with explain_read_errors(FILE, "a table"):
+        read_table(in_memory(data, "table.csv") / "table.csv")
+
+
+@target(UserError)
 def image(data: bytes) -> None:
     from fedptr.data.image_folders import decode_image
     from fedptr.data.readers import explain_read_errors
@@ -119,6 +135,13 @@ def split(data: bytes) -> None:
     from fedptr.data.split import parse_split
 
     parse_split(data, FILE)
+
+
+@target(UserError)
+def split_csv(data: bytes) -> None:
+    from fedptr.data.split import parse_split
+
+    parse_split(data, FILE.with_suffix(".csv"))
 
 
 @target(DamagedFileError)

@@ -22,6 +22,7 @@ from fedptr.runs.rounds_file import RoundsFile
 LAYERS = [f"features.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["classifier.weight"]
 BEST = {"fedavg": 0.86, "fedprox": 0.862, "scaffold": 0.89, "feddyn": 0.94, "feddc": 0.925, "fedptr": 0.91}
 MATCHING = {"fedptr": "client", "fedptr-s": "server"}
+SENDING = ("feddm",)
 
 
 Extra = Callable[[Plan, int], dict[str, Any]]
@@ -85,11 +86,14 @@ def record(plan: Plan, t: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def state(plan: Plan, t: int, rng: np.random.Generator) -> Run:
-    """With auxiliary images where the method has any."""
+    """With auxiliary images where the method has any, or what clients 0, 3 and 4 sent."""
     y = torch.arange(10).repeat_interleave(5)
     X = torch.as_tensor(rng.normal(0, 1 + t / 50, (50, 1, 8, 8)), dtype=torch.float32)
     owned, x = {"X": X, "y": y}, {"x": torch.zeros(1)}
     who = MATCHING.get(plan.method.name)
+    if plan.method.name in SENDING:
+        owner = torch.tensor([0, 3, 4]).repeat_interleave(torch.tensor([20, 25, 5]))
+        return Run(t, {**x, **owned, "owner": owner}, ClientStates({2: {}}))
     return Run(t, {**x, **(owned if who == "server" else {})}, ClientStates({2: owned} if who == "client" else {2: {}}))
 
 

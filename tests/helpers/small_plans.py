@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from small_world import QUICK
+from small_world import BRIEF
 
 from fedptr.core.federation import Run, federate
 from fedptr.core.method import Method
@@ -26,13 +26,13 @@ TABLES: dict[str, Any] = {
 
 
 def may_stay(name: str) -> bool:
-    """Whether there are rounds, perhaps all, in which the method's global model does not change."""
-    return all_methods()[name].silent is not Method.silent
+    """Whether there are rounds, perhaps all, in which the method's global model does not change; or only one."""
+    return all_methods()[name].one_shot or all_methods()[name].silent is not Method.silent
 
 
 def plan_for(name: str = "scaffold", clients: int = 3, **run: Any) -> Plan:
     known = all_methods()[name].__dataclass_fields__
-    method = {"name": name, **{key: value for key, value in QUICK.items() if key in known}}
+    method = {"name": name, **{key: value for key, value in BRIEF.items() if key in known}}
     linear = {"model": {"name": "linear"}} if all_methods()[name].needs_linear else {}
     tables = {**TABLES, **linear, "run": {**TABLES["run"], **run}, "split": {**TABLES["split"], "clients": clients}}
     return planning.check_plan({**tables, "method": method})

@@ -62,16 +62,27 @@ def test_each_has_its_own_settings(name: str) -> None:
 
 
 def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"matching": {"loss": 1.5, "times": 2, "skipped": 2}}
     for name, beta in (("fedptr", "beta"), ("scaffold+ptr", "beta"), ("fedavgm+ptr", "ptr_beta")):
-        print_advice({"method": name, "matching": {"loss": 1.5, "times": 2, "skipped": 2}})
+        print_advice(make_method(name), summary)
         said = capsys.readouterr().err
         assert "2 projections were left out" in said
         assert f"try --set method.{beta}=auto --set method.lr_img=auto\n" in said
+    for settings, advice in (
+        ({"beta": "auto"}, "try --set method.lr_img=auto\n"),
+        ({"beta": "auto", "lr_img": "auto", "H": 4}, "try --set method.H=8, which learns for longer\n"),
+    ):
+        print_advice(make_method("fedptr-s", **settings), summary)
+        assert advice in capsys.readouterr().err
+    print_advice(make_method("dynafed"), summary)  # whose steps are never found as it learns
+    assert "try --set method.H=6000" in capsys.readouterr().err
 
 
 def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
-    run = world.runs(plus("fedavg"), rounds=1)[-1]
-    assert set(run.clients[0]) == set(MEMORY)
+    soft = world.runs(plus("fedavg", labels="soft", ema=0.5), rounds=1)[-1]
+    assert set(soft.clients[0]) == set(MEMORY)
+    hard = world.runs(plus("fedavg"), rounds=1)[-1]
+    assert set(hard.clients[0]) == set(MEMORY) - {"Y", "Y_velocity", "X_mean"}
 
 
 def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> None:

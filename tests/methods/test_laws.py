@@ -91,7 +91,10 @@ class Counted(Classification):
         return super().adjoint(w, batch, a, by_w)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if not issubclass(all_methods()[name], Trajectory)])
+LOCALLY = [name for name in ALL if not all_methods()[name].sends_sets]  # whose clients train models
+
+
+@pytest.mark.parametrize("name", [name for name in LOCALLY if not issubclass(all_methods()[name], Trajectory)])
 def test_effort_is_what_a_visit_computes(name: str, world: World) -> None:
     """What time and memory are estimated from; matching is counted apart."""
     method = quick(name)
@@ -133,7 +136,7 @@ def test_a_failure_names_method_round_and_client(name: str, how: str) -> None:
     """Law 5."""
     world = World(Poison(how))
     world.clients[2] = Samples(world.clients[2].x + 100, world.clients[2].y)
-    if all_methods()[name].needs_linear:  # such a method computes with the images alone, and not with the model
+    if name not in LOCALLY or all_methods()[name].needs_linear:  # images alone matter, with another model or none
         broken = world.clients[2]
         world.clients[2] = Unplugged(broken.x, broken.y) if how == "raise" else Samples(broken.x * math.nan, broken.y)
     with pytest.raises(ClientError) as caught:
@@ -186,7 +189,15 @@ def test_bernoulli_cohorts_vary_in_size_and_are_never_empty() -> None:
     assert 1.1 < sum(sizes) / len(sizes) < 1.7  # mean of max(1, Binomial(10, 0.1)) is 1.35
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if not all_methods()[name].personalised])
+@pytest.mark.parametrize("name", sorted(set(ALL) - set(LOCALLY)))
+def test_a_method_that_sends_sets_refuses_running_statistics(name: str) -> None:
+    with pytest.warns(UserWarning, match="BatchNorm"):
+        world = World(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, CLASSES)))
+    with pytest.raises(UserError, match=rf"{name} sends sets of samples.*does not work with running statistics"):
+        world.runs(quick(name), rounds=1)
+
+
+@pytest.mark.parametrize("name", [name for name in LOCALLY if not all_methods()[name].personalised])
 def test_batchnorm_statistics_are_averaged_and_counters_are_not(name: str) -> None:
     with pytest.warns(UserWarning, match="BatchNorm"):
         world = World(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, CLASSES)))

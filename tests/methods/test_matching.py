@@ -13,19 +13,10 @@ from torch import Tensor, nn
 from fedptr.core.randomness import Key
 from fedptr.core.task import Classification
 from fedptr.methods import FedAvg
-from fedptr.methods.ptr import matching
-from fedptr.methods.ptr.matching import (
-    BETA_FLOOR,
-    Auxiliary,
-    MatchingSettings,
-    StudentStep,
-    draw_steps,
-    fit_beta,
-    match_trajectory,
-    meta_gradient,
-    project_model,
-    train_student,
-)
+from fedptr.methods.ptr import by_trajectory
+from fedptr.methods.ptr.auxiliary import BETA_FLOOR, Auxiliary, MatchingSettings, StudentStep, draw_steps
+from fedptr.methods.ptr.by_trajectory import fit_beta, meta_gradient, train_student
+from fedptr.methods.ptr.matching import match_trajectory, project_model
 from fedptr.models.networks import ConvNet
 from fedptr.types import Batch
 
@@ -66,7 +57,7 @@ VARIANTS = [HOW, replace(HOW, batch=4), replace(HOW, R=6, dsa=True), replace(HOW
 def test_t8_meta_gradient_equals_central_differences(how: MatchingSettings) -> None:
     case = Case()
     steps = case.steps(how)
-    L, gX, gbeta = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+    L, gX, gbeta, _ = meta_gradient(case.task, case.start, case.end, case.aux, steps)
     X, beta, h = case.aux.X, case.aux.beta, 1e-6
     assert pytest.approx(float(case.loss(X, beta, steps)), rel=1e-12) == L
     numeric = (case.loss(X, beta + h, steps) - case.loss(X, beta - h, steps)) / (2 * h)
@@ -83,7 +74,7 @@ def test_adjoint_equals_the_unrolled_graph(how: MatchingSettings) -> None:
     with Key(3).fixed("net"):
         case = Case(ConvNet(SHAPE, CLASSES, width=3, depth=2))
     steps = case.steps(how)
-    L, gX, gbeta = meta_gradient(case.task, case.start, case.end, case.aux, steps)
+    L, gX, gbeta, _ = meta_gradient(case.task, case.start, case.end, case.aux, steps)
     X, beta = case.aux.X.clone().requires_grad_(), case.aux.beta.clone().requires_grad_()
     expected = case.loss(X, beta, steps)
     wantX, wantbeta = torch.autograd.grad(expected, (X, beta))
@@ -98,20 +89,20 @@ def test_a_long_trajectory_is_computed_anew_in_stretches(R: int, monkeypatch: py
     """Bit for bit what keeping all models gives, with few of them in memory."""
     case, how = Case(), replace(HOW, R=R, batch=2, dsa=True)
     steps = case.steps(how)
-    monkeypatch.setattr(matching, "KEPT", 1000)
+    monkeypatch.setattr(by_trajectory, "KEPT", 1000)
     expected = meta_gradient(case.task, case.start, case.end, case.aux, steps)
     for kept in (0, 4, 16):
-        monkeypatch.setattr(matching, "KEPT", kept)
+        monkeypatch.setattr(by_trajectory, "KEPT", kept)
         got = meta_gradient(case.task, case.start, case.end, case.aux, steps)
         assert got[0] == expected[0]
-        assert all(map(torch.equal, got[1:], expected[1:]))
+        assert all(map(torch.equal, got[1:3], expected[1:3]))
 
 
 def test_t7_no_step_no_progress() -> None:
     """L = 1 when β = 0: the student stays where it starts."""
     case = Case()
     aux = case.aux._replace(beta=torch.zeros((), dtype=torch.float64))
-    L, _, _ = meta_gradient(case.task, case.start, case.end, aux, case.steps(HOW))
+    L, _, _, _ = meta_gradient(case.task, case.start, case.end, aux, case.steps(HOW))
     assert pytest.approx(1.0, abs=1e-12) == L
 
 
@@ -120,7 +111,7 @@ def test_t7_own_trajectory_is_matched_exactly() -> None:
     case = Case()
     steps = case.steps(HOW)
     end = train_student(case.task, case.start, case.aux, steps)
-    L, gX, gbeta = meta_gradient(case.task, case.start, end, case.aux, steps)
+    L, gX, gbeta, _ = meta_gradient(case.task, case.start, end, case.aux, steps)
     assert pytest.approx(0.0, abs=1e-12) == L
     assert float(gX.norm()) == pytest.approx(0.0, abs=1e-12)
     assert float(gbeta) == pytest.approx(0.0, abs=1e-12)
@@ -131,7 +122,7 @@ def test_t9_no_outer_steps_change_nothing() -> None:
     aux, report = match_trajectory(
         case.task, case.start, case.end, case.aux, MatchingSettings(0, 4, 1.0, 1e-3, 0.5, 0, False), Key(0)
     )
-    assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(aux[:6], case.aux[:6], strict=True))
     assert not report.skipped
 
 
@@ -141,7 +132,7 @@ def test_t9_nothing_to_match_is_skipped(broken: float) -> None:
     end = case.start + broken
     aux, report = match_trajectory(case.task, case.start, end, case.aux, HOW, Key(0))
     assert report.skipped
-    assert all(torch.equal(a, b) for a, b in zip(aux, case.aux, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(aux[:6], case.aux[:6], strict=True))
 
 
 def test_guard_keeps_the_last_sound_set() -> None:
@@ -225,7 +216,8 @@ def test_careful_steps_grow_where_they_may(world: World) -> None:
 def test_beta_takes_its_first_value_from_the_trajectory(world: World) -> None:
     start, end, aux = still(world, 0.0)
     steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
-    found = fit_beta(world.task, start, end, aux, steps)
+    found, walk = fit_beta(world.task, start, end, aux, steps)
+    assert walk is None
     g, _ = world.task.grad(start, steps[0].batch(aux.X, aux.y))
     whole = float((end - start).norm() / (len(steps) * g.norm()))
     missed = {
@@ -241,9 +233,30 @@ def test_a_beta_that_does_is_left_alone(world: World) -> None:
     start, end, aux = still(world, 0.01)
     steps = draw_steps(HOW, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
     own = train_student(world.task, start, aux, steps)  # a trajectory that this very set has made
-    assert torch.equal(fit_beta(world.task, start, own, aux, steps).beta, aux.beta)
+    assert torch.equal(fit_beta(world.task, start, own, aux, steps)[0].beta, aux.beta)
     far = aux._replace(beta=torch.tensor(50.0))
-    assert float(fit_beta(world.task, start, end, far, steps).beta) < 50
+    assert float(fit_beta(world.task, start, end, far, steps)[0].beta) < 50
+
+
+@pytest.mark.parametrize("R", [4, 20])
+def test_the_way_that_tried_beta_is_not_gone_again(R: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is too long to be kept; either way the bits are the same."""
+    start, end, aux = still(world, 0.01)
+    how = MatchingSettings(2, R, 1e-3, 0.0, 0.5, 0, False, pace=True, careful=True)
+    steps = draw_steps(how, len(aux.y), SHAPE, Key(0)("a"), Key(0)("b"))
+    end = 0.9 * train_student(world.task, start, aux, steps) + 0.1 * end
+    found, taken = [], []
+    grad = world.task.grad
+    monkeypatch.setattr(world.task, "grad", lambda w, batch: taken.append(len(batch.y)) or grad(w, batch))
+    for kept in (16, 1):
+        monkeypatch.setattr(by_trajectory, "KEPT", kept)
+        found.append(match_trajectory(world.task, start, end, aux, how, Key(0)))
+        if kept == 16 and R == 4:
+            assert len(taken) == 3 * R, "the walk that two outer steps begin with, that of the second, and the last"
+    (mine, report), (other, expected) = found
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+    assert report == expected
+    assert report.steps == 2
 
 
 def test_minibatches_cover_the_set_before_repeating() -> None:
@@ -267,9 +280,9 @@ def test_projection_is_plain_gradient_descent() -> None:
 
 def test_match_leaves_its_arguments_alone() -> None:
     case = Case()
-    before = [t.clone() for t in (case.start, case.end, *case.aux)]
+    before = [t.clone() for t in (case.start, case.end, *case.aux[:6])]
     match_trajectory(case.task, case.start, case.end, case.aux, HOW, Key(0))
-    assert all(torch.equal(a, b) for a, b in zip(before, (case.start, case.end, *case.aux), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, (case.start, case.end, *case.aux[:6]), strict=True))
     assert not case.start.requires_grad
 
 

@@ -227,7 +227,7 @@ def test_a_damaged_split_or_picture_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "run" / "auxiliary" / "round0003.png").write_bytes(b"no picture")
     (one,) = data_of(build_page(*find_runs([tmp_path])))
     assert not one["splits"]
-    assert "is not a split" in one["problems"][0]
+    assert "split.json does not say which samples clients have" in one["problems"][0]
     assert [sheet["round"] for sheet in one["views"][0]["sheets"]] == [1, 2, 4, 5, 6, 7, 8]
 
 

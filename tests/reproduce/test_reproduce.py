@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from wait_until import PATIENCE, until
 
 from fedptr import methods
 from fedptr.cli.main import main
+from fedptr.data.sources import SIZES
 from fedptr.jobs.run_queue import count_work
 from fedptr.reproduce import recipe as recipes
 from fedptr.reproduce.recipe import find_reductions, fingerprint, load_recipe, make_cells, recipe_names
 from fedptr.reproduce.scores import SCORES
-from fedptr.reproduce.verdict import Interval, compute_gap, compute_interval, judge_gap
+from fedptr.reproduce.verdict import judge_gap
+from fedptr.stats import Interval, compute_gap, compute_interval
 
 TABLES = [f"table{n}" for n in range(1, 13)]
 FIGURES = [f"figure{n}" for n in range(1, 7)]
@@ -44,9 +47,12 @@ def test_every_cell_is_a_sound_plan(name: str, scale: str) -> None:
             plan = recipe.make_plan(row, column, scale, seed=3)
             assert plan.run.seed == 3
             assert plan.split.seed == name.startswith("tuning"), "the partition is the same for all seeds"
-            if scale == "paper" and not name.startswith("tuning"):
+            if scale == "paper" and not name.startswith(("tuning", "natural")):  # of which the paper knows nothing
                 assert (plan.model.width, plan.local.batch, plan.data.subset) == (128, 500, 0)
                 assert plan.local.lr == 0.01 or name.startswith("personalised"), "which the paper has no numbers for"
+            if plan.data.name in SIZES:
+                samples = plan.data.subset or math.prod(SIZES[plan.data.name])
+                assert plan.split.clients * plan.split.min_size <= samples, "else it cannot be split"
 
 
 @pytest.mark.parametrize("name", TRAINED)

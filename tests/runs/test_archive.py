@@ -25,8 +25,9 @@ from fedptr.cli.main import main
 from fedptr.errors import UserError
 from fedptr.report.find_runs import unpack_archived_runs
 from fedptr.runs import archive
-from fedptr.runs.archive import extract_runs, fetch_runs, pack_runs, restore_numbers, shorten_numbers, unpack_runs
+from fedptr.runs.archive import extract_runs, fetch_runs, pack_runs, unpack_runs
 from fedptr.runs.lock import locked
+from fedptr.runs.short_numbers import restore_numbers, shorten_numbers
 
 Capture = pytest.CaptureFixture[str]
 CELL = "fedavg-digits-0123456789ab"

@@ -70,6 +70,41 @@ def test_whose_images_are_shown(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def sent_by(*counts: int) -> dict[str, torch.Tensor]:
+    """A server's state with this many images of each client, each as bright as its number in its client's set."""
+    X = torch.cat([torch.linspace(-2, 2, n).reshape(n, 1, 1, 1).expand(n, 1, 2, 2) for n in counts])
+    owner = torch.cat([torch.full((n,), 2 * i) for i, n in enumerate(counts)])
+    return {"x": torch.zeros(1), "X": X, "y": torch.zeros(len(X), dtype=torch.int64), "owner": owner}
+
+
+def test_what_clients_sent_has_a_row_for_each(tmp_path: Path) -> None:
+    """Up to ten images, from the first to the last of a set."""
+    run = Run(7, sent_by(3, 41), ClientStates({0: {}}))
+    auxiliary_pictures.save_picture(run, grey(0, 20), tmp_path)
+    with Image.open(tmp_path / "round0007.png") as image:
+        assert image.info["rows"] == "client 0\nclient 2"
+        assert "owner" not in image.info
+        pixels = np.asarray(image)
+    assert pixels.shape == (5, 29)
+    assert pixels[0, [0, 3, 6, 9, 27]].tolist() == [0, 128, 255, 128, 128], "and grey where there is none"
+    row = pixels[3, ::3].astype(int).tolist()
+    assert (row[0], row[-1]) == (0, 255)
+    assert np.ptp(np.diff(row)) <= 7, "evenly spread"
+
+
+def test_only_the_first_ten_clients_are_shown(tmp_path: Path) -> None:
+    auxiliary_pictures.save_picture(Run(1, sent_by(*[2] * 12), ClientStates()), grey(0, 20), tmp_path)
+    with Image.open(tmp_path / "round0001.png") as image:
+        assert image.size == (5, 29)
+        assert image.info["rows"].splitlines()[-1] == "client 18"
+
+
+def test_rows_of_tables_are_no_pictures(tmp_path: Path) -> None:
+    server = {**sent_by(2, 3), "X": torch.zeros(5, 7, 1, 1)}
+    auxiliary_pictures.save_picture(Run(1, server, ClientStates()), grey(0, 20), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize(("method", "who"), [("fedptr", "client"), ("fedptr-s", "the server")])
 def test_a_run_that_was_stopped_has_the_same_pictures(
     method: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from same_bits import outcome
 
 from fedptr import atomic_files
 from fedptr.cli.main import main
-from fedptr.compute import cpp_extension
+from fedptr.compute import compiler, cpp_extension
 from fedptr.compute.cpp_extension import load_library
 from fedptr.compute.describe_computing import describe_computing, name_backend
 from fedptr.jobs.run_queue import run_plans
@@ -137,6 +137,7 @@ def compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A cache of its own, and nothing loaded."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(cpp_extension, "INSTALLED", tmp_path / "nothing")
     load_library.cache_clear()
     yield tmp_path / "compiled"
     load_library.cache_clear()
@@ -159,7 +160,7 @@ def test_a_run_of_convnet_cpp_whose_compiler_is_gone_or_another(
         if "-O1" in path.with_suffix(".json").read_text():
             path.unlink()
     monkeypatch.delenv("CXX")
-    monkeypatch.setattr(cpp_extension, "COMPILERS", ())
+    monkeypatch.setattr(compiler, "COMPILERS", ())
     (library,) = compiled_once.glob("*.so")
     kept = library.read_bytes()
     library.unlink()

@@ -120,8 +120,12 @@ def test_every_option_reaches_its_setting() -> None:
         "M": "mlp",
         "DEV": "cpu",
         "WHEN": "off",
+        "TASK": "regression",
         "A": 0.5,
         "F": 0.5,
+        "SCORE": 0.5,
+        "O": "adamw",
+        "SCHEDULE": "cosine",
     }
     for option, (place, metavar, _) in {**DATA_OPTIONS, **RUN_OPTIONS}.items():
         value = values.get(metavar, 3)

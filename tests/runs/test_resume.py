@@ -232,6 +232,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert process.stderr is not None
     try:
         until(lambda: catches(process.pid, signal.SIGTERM) or process.poll() is not None, "the first round")
+        assert "this run will take" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert "again to stop at once" in process.stderr.readline()
         process.send_signal(signal.SIGINT)

@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 BEFORE = HERE / "before_0_2"  # two of three rounds by version 0.1 (commit a7e1dfb), as a kill in the third left them
 RESULTS = HERE.parents[1] / "results"
 SEEDS = ("run.seed", "split.seed", "data.seed")
-COST = {"machine.device", "machine.threads", "machine.compile"}
+COST = {"machine.device", "machine.threads", "machine.compile", "machine.clients_at_once"}
 NOTHING = {
     "machine.engine", "machine.ray_address", "machine.workers", "machine.memory_check", "machine.client_memory",
     "output.pictures", "output.sets", "output.best", "run.checkpoint_every", "data.dir",

@@ -1,9 +1,10 @@
-"""TensorBoard and MLflow get what rounds.jsonl has: every round once, also after a stop and a resume."""
+"""Trackers get what rounds.jsonl has: every round once, also after a stop and a resume."""
 
 from __future__ import annotations
 
 import builtins
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from fedptr.runs.rounds_file import Record
 TINY = [*MLP, "--method", "fedptr", "--set", "local.batch=32", "--set", "machine.threads=1"]
 PTR = ["--set", "method.H=1", "--set", "method.R=2", "--set", "method.ipc=1", "--rounds", "5"]
 Capture = pytest.CaptureFixture[str]
-KINDS = pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
-# What the two packages warn of in their own code is not ours to mend.
+KINDS = pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
+KEY = "local-0123456789abcdef0123456789abcdef01234567"  # nobody's
+# What the packages warn of in their own code is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
 Points = dict[str, list[tuple[int, float]]]
 
@@ -27,6 +29,7 @@ Points = dict[str, list[tuple[int, float]]]
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
 
 
 def needs(kind: str) -> None:
@@ -47,6 +50,8 @@ def expected(out: Path) -> Points:
 
 
 def read(kind: str, out: Path, label: str = ".") -> Points:
+    if kind == "wandb":
+        return wandb(out, label)
     return tensorboard(out / "tensorboard" / label) if kind == "tensorboard" else mlflow(out, label)
 
 
@@ -62,6 +67,37 @@ def mlflow(out: Path, label: str) -> Points:
     return {
         name: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)] for name in run.data.metrics
     }
+
+
+def wandb(out: Path, label: str = ".") -> Points:
+    """What the one file of this run holds; what came twice would be here twice."""
+    from wandb.proto.wandb_internal_pb2 import Record as Entry
+
+    number = (out / label / "wandb_run.txt").read_text().strip()
+    (file,) = (out / "wandb").glob(f"offline-run-*-{number}/run-{number}.wandb")
+    points: Points = {}
+    for content in leveldb_records(file.read_bytes()):
+        history = Entry.FromString(content).history
+        values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in history.item}
+        for name, value in values.items():
+            if not name.startswith("_"):
+                points.setdefault(name, []).append((history.step.num, value))
+    return points
+
+
+def leveldb_records(content: bytes) -> Iterator[bytes]:
+    """The records of a log in the format of LevelDB, after seven bytes of wandb's own."""
+    place, parts = 7, b""
+    while place + 7 <= len(content):
+        if 32768 - place % 32768 < 7:  # the rest of a block
+            place += 32768 - place % 32768
+            continue
+        size, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        parts += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # full, or the last part
+            yield parts
+            parts = b""
 
 
 def mlflow_run(out: Path, label: str = ".") -> tuple[Any, Any]:
@@ -92,8 +128,7 @@ def test_a_run_is_tracked(kind: str, tmp_path: Path) -> None:
     )
     assert len(found["test_accuracy"]) == 5
     assert len(found["clients/match_after"]) == 2, "matching begins in round 4"
-    other = {"tensorboard": "mlflow", "mlflow": "tensorboard"}[kind]
-    assert not (tmp_path / "out" / other).exists()
+    assert not any((tmp_path / "out" / other).exists() for other in {"tensorboard", "mlflow", "wandb"} - {kind})
 
 
 @KINDS
@@ -159,6 +194,21 @@ def test_mlflow_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list((tmp_path / "out/mlflow").iterdir())
 
 
+def test_wandb_has_the_plan_and_keeps_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """Without WANDB_MODE nothing is sent; the key is in no file and no message, and the folder is ours."""
+    needs("wandb")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    argv = ["run", *TINY, "--rounds", "1", "--wandb", "--out", "out"]
+    assert main(argv) == 0
+    said = "".join(capfd.readouterr())
+    contents = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert KEY not in said
+    assert KEY.encode() not in contents
+    assert b"method.name" in contents
+    assert "wandb" not in said.lower()
+    assert main([*argv, "--force"]) == 0, "its files are known as ours"
+
+
 @KINDS
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_without_its_package_nothing_runs(
@@ -167,7 +217,7 @@ def test_without_its_package_nothing_runs(
     original = builtins.__import__
 
     def missing(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] in ("tensorboard", "mlflow") or name == "torch.utils.tensorboard":
+        if name.partition(".")[0] in ("tensorboard", "mlflow", "wandb") or name == "torch.utils.tensorboard":
             raise ModuleNotFoundError(f"No module named {name!r}")
         return original(name, *rest)
 

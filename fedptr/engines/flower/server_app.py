@@ -14,6 +14,7 @@ from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deployed_run import serve_run
 from fedptr.engines.flower.server.end_with_superlink import end_with_superlink
 from fedptr.errors import ClientError, UserError
+from fedptr.headline import find_headline
 
 app = ServerApp()
 
@@ -30,5 +31,6 @@ def main(grid: Grid, context: Context) -> None:
         status_file.write_problem(folder, str(error))
         logging.getLogger("flwr").error("fedptr: %s", error)
         raise SystemExit(2) from None
-    accuracy, rounds = summary["accuracy_final"], summary["rounds"]
-    logging.getLogger("flwr").info("fedptr: %d rounds, accuracy %.2f %%: %s", rounds, 100 * accuracy, folder)
+    headline, rounds = find_headline(summary), summary["rounds"]
+    score = f"{headline.factor * summary[f'{headline.key}_final']:.{headline.digits}f}{headline.unit}"
+    logging.getLogger("flwr").info("fedptr: %d rounds, %s %s: %s", rounds, headline.words, score, folder)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fedptr.compute.choose import count_cores
+from fedptr.compute.cores import count_cores
 from fedptr.compute.workload import MachinePlan
 from fedptr.engines.ray.worker import Worker
 from fedptr.errors import UserError

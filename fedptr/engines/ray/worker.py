@@ -105,4 +105,5 @@ def describe_experiment(experiment: Experiment) -> dict[str, str]:
         "torch": torch.__version__,
         "data": dataset_digest(experiment.dataset),
         "way of computing": experiment.task.how,
+        **({"initial weights": experiment.initial} if experiment.initial else {}),
     }

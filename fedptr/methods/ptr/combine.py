@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import functools
 import typing
-from dataclasses import asdict, dataclass, fields, make_dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -62,6 +62,13 @@ def with_ptr(base: type[Method]) -> type[Method]:
         @property
         def active(self) -> bool:
             return self.ptr.active
+
+        @property
+        def outer_steps(self) -> int:
+            return self.ptr.outer_steps
+
+        def shorten(self, steps: int) -> Self:
+            return replace(self, **{names[key]: getattr(self.ptr.shorten(steps), key) for key in ("H", "mtt_max_loss")})
 
         @property
         def sends_start(self) -> bool:

@@ -54,11 +54,12 @@ class Projection(Pull, Trajectory):
         began = time.perf_counter()
         lr = self.eta if self.projection_lr == "eta" else float(memory["beta"])
         dsa = self.dsa if self.dsa_in_projection == "same" else self.dsa_in_projection
-        target = project_model(
-            site.task, x, memory["X"], memory["y"], self.K, lr, self.projection_momentum, dsa, site.key
-        )
+        X, y = memory.get("X_mean", memory["X"]), memory.get("Y", memory["y"])
+        target = project_model(site.task, x, X, y, self.K, lr, self.projection_momentum, dsa, site.key)
         if self.reach != "free":
-            target = set_step_length(x, target, self.reach * (x - memory["trail"][0]).norm() / self.m)
+            first = memory["trail"][0]
+            paced = site.task.reachable_end(first, x)
+            target = set_step_length(x, target, self.reach * (paced - first).norm() / self.m)
         sound = bool(target.isfinite().all())  # a hopeless D̃ must not take the training down with it
         log |= log_entries(seconds_projection=time.perf_counter() - began, projection_skipped=float(not sound))
         return (target, memory, {**log, "log/target": target}) if sound else (None, memory, log)

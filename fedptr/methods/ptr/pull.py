@@ -55,14 +55,19 @@ class Pull:
             return self.lam * d
         eps = site.local.lr * self.lam if self.adaptive_eps == "auto" else self.adaptive_eps
         strength = self.lam if self.adaptive_grad == "detached" else self.lam / 2
-        parts = d.split(group_sizes(site.task, self.granularity))
-        return torch.cat([part * (strength / part.norm().clamp(min=eps)) for part in parts])
+        sizes = group_sizes(site.task, self.granularity)
+        factors = strength / group_norms(d, sizes).clamp(min=eps)
+        return d * factors.repeat_interleave(torch.tensor(sizes, device=d.device), output_size=len(d))
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
         if "target" not in msg:
             return {"w": w}, client
-        parts = (w - msg["target"]).split(group_sizes(site.task, "tensor"))
-        return {"w": w, "log/distances": torch.stack([part.norm() for part in parts])}, client
+        distances = group_norms(w - msg["target"], group_sizes(site.task, "tensor"))
+        return {"w": w, "log/distances": distances}, client
+
+
+def group_norms(d: Tensor, sizes: list[int]) -> Tensor:
+    return torch.stack(torch._foreach_norm(d.split(sizes)))
 
 
 def group_sizes(task: Task, granularity: str) -> list[int]:

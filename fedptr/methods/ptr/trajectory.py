@@ -10,7 +10,9 @@ Numbered details (the paper leaves most of these open; each is a field):
    while R stays the same.
 2. Matching starts when m+2 models were seen (the paper's t > m), then happens every p rounds.
 3. D̃ and β are carried over rounds; the momentum of their optimisers is not, as the target has changed.
-4. Labels are hard, fixed and class-balanced. Images are never clamped to a pixel range.
+4. Labels are hard, fixed and class-balanced. Images are never clamped to a pixel range. `labels = "soft"` gives every
+   image a number for every class, which begins at 1 for its own and 0 for others. They are learned with the images, by
+   steps of `lr_label`, and nothing keeps them probabilities.
 5. β = "auto" takes its first value from the trajectory: R equal steps along the first gradient would be as long as the
    matched stretch is, β = ‖w^t − w^{t−m}‖ / (R ‖∇ℓ(w^{t−m}, X)‖). From there on it is learned. Should a later matching
    begin at a loss of 1 or more, because the trajectory has changed its pace, β is found in the same way again.
@@ -20,29 +22,47 @@ Numbered details (the paper leaves most of these open; each is a field):
    augmentations, so that their losses can be compared.
 7. A set whose matching ends at `mtt_max_loss` or more mimics nothing, so nothing is projected with it until a later
    matching does better.
+8. Texts are token numbers, which cannot be learned. Their auxiliary samples are word vectors, begun from those of real
+   texts. The table of word vectors gets no gradient from these: it is left out of the trajectory that is matched,
+   and the projected model has the global one's.
+9. `matching = "gradient"` is in `fedptr.methods.ptr.by_gradient`. It computes β instead of learning it, so `beta`,
+   `lr_beta` and `carry_beta` do nothing there, and R only says how many steps of β span the trajectory.
+10. `starts = "segment"`: the student starts after r of R equal parts of the straight line from w^{t−m} to w^t, with r
+   drawn for every outer step, and takes R − r steps. In gradient matching it is where the gradient is taken. Careful
+   steps compare losses, so all of one matching have the same r.
+11. With `ema` above 0 the projection uses X̄ ← ema·X̄ + (1 − ema)·X, updated after every matching, instead of X.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedptr.core.method import Site
+from fedptr.core.task import NO_EMBED
 from fedptr.errors import UserError
-from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, match_trajectory, reset_momentum
+from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, reset_momentum
+from fedptr.methods.ptr.by_gradient import has_rows
+from fedptr.methods.ptr.matching import match_trajectory
 from fedptr.settings import setting
 from fedptr.types import State
 
-MEMORY = (*Auxiliary._fields, "trail", "seen", "matched", "loss")  # what an owner keeps
+MEMORY = (*Auxiliary._fields, "X_mean", "trail", "seen", "matched", "loss")  # what an owner keeps
 MTT_LR_IMG = 1000.0  # of the MTT paper's code
 
 
 @dataclass(frozen=True)
 class Trajectory:
+    matching: Literal["trajectory", "gradient"] = setting(
+        "trajectory",
+        "how images are learned: a student on them arrives where the global model did, or their gradient points there",
+    )
     m: int = setting(2, "span of the matched trajectory, in received models", ge=1)
     H: int = setting(20, "outer steps of matching", ge=0, le=100_000)
     R: int = setting(10, "inner (student) steps of matching", ge=1, le=100_000)
@@ -59,6 +79,16 @@ class Trajectory:
         ge=0,
     )
     lr_beta: float = setting(1e-5, "step size on β; 0 = β is not learned", ge=0)
+    starts: Literal["first", "segment"] = setting(
+        "first", "where a student starts: at w^{t−m}, or anywhere on the straight line from there to w^t"
+    )
+    labels: Literal["hard", "soft"] = setting(
+        "hard", "labels of the auxiliary images: fixed classes, or numbers that are learned, one for every class"
+    )
+    lr_label: float = setting(1.0, "step size on soft labels", ge=0)
+    ema: float = setting(
+        0.0, "memory of the images' mean over matchings, which projects instead of them; 0 = off", ge=0, lt=1
+    )
     mtt_momentum: float = setting(0.5, "momentum of both matching optimisers", ge=0, lt=1)
     aux_batch: int = setting(0, "auxiliary images per student step; 0 = all", example=50, ge=0)
     dsa: bool = setting(True, "augment the auxiliary images in matching")
@@ -76,13 +106,35 @@ class Trajectory:
         """0 = not known before there is a trajectory."""
         return 0.0 if self.beta == "auto" else self.beta
 
+    @property
+    def gradients_per_step(self) -> int:
+        """Gradients of the images, and as many second-order products, that an outer step takes."""
+        return self.R if self.matching == "trajectory" else 1
+
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
         if self.dsa and (len(site.task.shape) != 3 or site.task.shape[1:] == (1, 1)):  # the latter is a table's row
             raise UserError(f"method.dsa augments images, not shapes {site.task.shape}; set method.dsa = false")
-        ipc = usual_ipc(site.task.classes) if self.ipc == "auto" else self.ipc
+        if getattr(site.task, "tokens", 0):
+            raise UserError(NO_EMBED)
+        if self.matching == "gradient" and not any(map(has_rows, site.task.layers)):
+            raise UserError(
+                'method.matching = "gradient" compares the rows of weights, and this model has only parameters of one '
+                'dimension; set method.matching = "trajectory"'
+            )
+        if self.labels == "soft" and not site.task.classes:
+            raise UserError(
+                'method.labels = "soft" learns a number for every class, and this task has none; set '
+                'method.labels = "hard"'
+            )
+        ipc = usual_ipc(getattr(site.task, "groups", site.task.classes)) if self.ipc == "auto" else self.ipc
         X, y = auxiliary_images(site, ipc, self.init == "real", x)
+        soft = {}
+        if self.labels == "soft":
+            soft = {"Y": one_hot(y, site.task.classes).to(x), "Y_velocity": x.new_zeros(len(y), site.task.classes)}
         return {
+            **soft,
+            **({"X_mean": X} if self.ema else {}),
             "X": X,
             "y": y,
             "beta": x.new_tensor(self.first_beta),
@@ -111,6 +163,17 @@ class Trajectory:
         """The rounds before the first matching, for a client that is always there."""
         return self.m + (1 if self.warmup == "strict" else 0)
 
+    def count_sets(self, rounds: int) -> int:
+        later = max(0, rounds - self.quick_rounds)
+        return min(later, 1) if self.mtt_every == "once" else -(-later // self.mtt_every)
+
+    @property
+    def outer_steps(self) -> int:
+        return self.H
+
+    def shorten(self, steps: int) -> Self:
+        return replace(self, H=steps, mtt_max_loss=sys.float_info.max)
+
     def due(self, last: int, t: int) -> bool:
         return last < 0 or (self.mtt_every != "once" and t - last >= self.mtt_every)
 
@@ -123,18 +186,25 @@ class Trajectory:
         began = time.perf_counter()
         how = MatchingSettings(
             self.H, self.R, MTT_LR_IMG if self.lr_img == "auto" else self.lr_img, self.lr_beta, self.mtt_momentum,
-            self.aux_batch, self.dsa, self.mtt_stop, self.beta == "auto", self.lr_img == "auto",
+            self.aux_batch, self.dsa, self.mtt_stop, self.beta == "auto", self.lr_img == "auto", self.matching,
+            self.lr_label, self.starts,
         )  # fmt: skip
         aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields if name in memory})
         if not self.carry_momentum:
             aux = reset_momentum(aux)
         if not self.carry_beta:
             aux = aux._replace(beta=torch.full_like(aux.beta, self.first_beta))
-        aux, report = match_trajectory(site.task, memory["trail"][0], memory["trail"][-1], aux, how, site.key)
+        start = memory["trail"][0]
+        end = site.task.reachable_end(start, memory["trail"][-1])
+        aux, report = match_trajectory(site.task, start, end, aux, how, site.key)
+        learned = {name: part for name, part in aux._asdict().items() if part is not None}
         log = {f"match_{name}": float(value) for name, value in report._asdict().items()}
         log |= {"beta": float(aux.beta), "seconds_matching": time.perf_counter() - began}
         loss = torch.tensor(report.after, dtype=torch.float64)
-        return {**memory, **aux._asdict(), "matched": torch.tensor(site.round), "loss": loss}, log_entries(**log)
+        if self.ema:
+            before = aux.X if int(memory["matched"]) < 0 else memory["X_mean"]
+            learned["X_mean"] = torch.lerp(aux.X, before, self.ema)
+        return {**memory, **learned, "matched": torch.tensor(site.round), "loss": loss}, log_entries(**log)
 
 
 def usual_ipc(classes: int) -> int:
@@ -149,13 +219,13 @@ def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Te
     X = torch.randn(len(y), *task.shape, generator=generator).to(like)
     if real and site.data is not None and not task.classes:
         X, y = site.data.take(torch.randint(len(site.data), (len(y),), generator=generator))
-        return X.to(like), y.to(like.device)
+        return task.to_learnable(like, X).to(like), y.to(like.device)
     if real and site.data is not None:
         labels = site.data.labels
         for k in labels.unique().tolist():
             own = (labels == k).nonzero().flatten()
             picked = own[torch.randint(len(own), (ipc,), generator=generator)]
-            X[k * ipc : (k + 1) * ipc] = site.data.take(picked)[0].to(like)
+            X[k * ipc : (k + 1) * ipc] = task.to_learnable(like, site.data.take(picked)[0]).to(like)
     return X, y.to(like.device)
 
 

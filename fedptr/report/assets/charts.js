@@ -53,7 +53,7 @@ function line(x, y, style, colour, name, unit) {
   };
 }
 
-function curves(what, title, words, unit, group, state, look) {
+function curves(what, title, words, unit, group, state, look, kind = what) {
   const data = [];
   for (const one of shown(group, state)) {
     const x = one.curves[state.x], y = one.curves[what], colour = one.style[look.theme];
@@ -71,7 +71,7 @@ function curves(what, title, words, unit, group, state, look) {
   const xs = data.map((one) => one.x), ys = data.map((one) => one.y);
   const xaxis = state.x === "rounds" ? roundAxis(xs, look) : { title: AXES[state.x], rangemode: "tozero" };
   const drawn = data.some((one) => one.name && countPoints(one.x, one.y) > 1);
-  const { floor, ...yaxis } = limits(what, ys, data.filter((one) => one.name).map((one) => one.y));
+  const { floor, ...yaxis } = limits(kind, ys, data.filter((one) => one.name).map((one) => one.y));
   for (const one of data) if (floor) one.y = one.y.map((value) => (value === null ? null : Math.max(floor, value)));
   return { title, data, missing: drawn ? "" : MISSING, words: floor ? "A band that reaches zero ends at the lower edge." : "",
     layout: { xaxis, yaxis: { title: words, ...yaxis } } };
@@ -98,23 +98,28 @@ function percentTicks(low, high) {
 }
 
 const figures = {
-  accuracy: (group, state, look) => curves("accuracy", "Test accuracy", "test accuracy (%)", " %", group, state, look),
-  loss: (group, state, look) => curves("loss", "Test loss", "test loss (cross-entropy)", "", group, state, look),
+  // Tasks without classes are known by another score, which has no per cents.
+  accuracy: (group, state, look) => (group.score
+    ? curves("accuracy", `Test ${group.score.words}`, `test ${group.score.words}`, "", group, state, look, "score")
+    : curves("accuracy", "Test accuracy", "test accuracy (%)", " %", group, state, look)),
+  loss: (group, state, look) =>
+    curves("loss", "Test loss", `test loss (${group.score ? group.score.loss : "cross-entropy"})`, "", group, state, look),
 
   cost(group, state, look) {
+    const score = group.score ? group.score.words : "accuracy", unit = group.score ? "" : " %", most = group.score ? 1 : 100;
     const averaged = Math.max(...shown(group, state).map((one) => one.final.averaged));
     const data = shown(group, state).filter((one) => one.final[state.cost] !== null).map((one) => ({
       x: [one.final[state.cost]], y: [one.final.accuracy], name: literal(one.label), type: "scatter", mode: "markers",
       marker: { color: one.style[look.theme], symbol: one.style.symbol, size: 12 },
-      error_y: { type: "data", symmetric: false, array: [Math.min(one.final.half || 0, 100 - one.final.accuracy)],
-        arrayminus: [Math.min(one.final.half || 0, one.final.accuracy)], visible: one.final.half !== null, thickness: 1.5 },
-      hovertemplate: "%{fullData.name}<br>%{x:,.4~g}: %{y:.2f} %<extra></extra>",
+      error_y: { type: "data", symmetric: false, array: [Math.min(one.final.half || 0, most - one.final.accuracy)],
+        arrayminus: [group.score ? one.final.half || 0 : Math.min(one.final.half || 0, one.final.accuracy)], visible: one.final.half !== null, thickness: 1.5 },
+      hovertemplate: `%{fullData.name}<br>%{x:,.4~g}: %{y:.${group.score ? 3 : 2}f}${unit}<extra></extra>`,
     }));
     return {
-      title: "Cost and accuracy", data, words: "Up and to the left is better.",
-      missing: data.length > 1 ? "" : "There is no chart of cost and accuracy: it needs two methods that have both.",
+      title: `Cost and ${score}`, data, words: "Up and to the left is better.",
+      missing: data.length > 1 ? "" : `There is no chart of cost and ${score}: it needs two methods that have both.`,
       layout: { xaxis: { title: `${AXES[state.cost]}, whole run`, rangemode: "tozero" },
-        yaxis: { title: `accuracy (%), ${averaged > 1 ? `last ${averaged} rounds` : "last round"}` } },
+        yaxis: { title: `${score}${group.score ? "" : " (%)"}, ${averaged > 1 ? `last ${averaged} rounds` : "last round"}` } },
     };
   },
 
@@ -193,11 +198,13 @@ const figures = {
   },
 
   auxiliary(group, state, look) {
-    const { series } = group.audits[state.audit], colours = { real: "#d55e00", noise: "#0072b2" };
+    const { series } = group.audits[state.audit], colours = { real: "#d55e00", noise: "#0072b2", sent: "#009e73" };
+    const sent = series.some((one) => one.init === "sent");
     const data = series.filter((one) => countPoints(one.x, one.y) > 1).map((one, k) =>
       trace(one.x, one.y, one.name, colours[one.init], DASHES[k % 3]));
-    return { title: "If an auxiliary set left its owner", data,
-      words: "By the distance to the set alone; 0.5 is chance. Sets never leave their owner in FedPTR.",
+    const words = "By the distance to the set alone; 0.5 is chance.";
+    return { title: sent ? "What the sets that clients sent give away" : "If an auxiliary set left its owner", data,
+      words: sent ? words : `${words} Sets never leave their owner in FedPTR.`,
       empty: !data.length, layout: { showlegend: true, xaxis: roundAxis(data.map((one) => one.x), look),
         yaxis: { title: "AUC, or part of the images", range: [-0.03, 1.03] } } };
   },

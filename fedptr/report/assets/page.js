@@ -91,19 +91,15 @@ function sample(svg) {
   add("path", { d: shapes[style.symbol], fill: colour });
 }
 
-// FedPTR's pictures: a slider over the rounds that were saved.
+// Pictures of learned images: a slider over the rounds that were saved.
 function showSheets(section) {
   const view = groups[indexOf(section)].views[states[indexOf(section)].run];
   const place = section.querySelector(".sheets");
   place.hidden = !view.sheets.length;
   section.querySelector(".left-out").hidden = !view.left_out;
   if (!view.sheets.length) return;
-  const slider = place.querySelector("input"), names = view.classes.map((name) => {
-    const item = document.createElement("li");
-    item.textContent = name;
-    return item;
-  });
-  place.querySelector(".classes").replaceChildren(...names);
+  const slider = place.querySelector("input");
+  slider.hidden = view.sheets.length < 2;
   slider.max = view.sheets.length - 1;
   slider.value = slider.max;
   showSheet(section);
@@ -118,7 +114,16 @@ function showSheet(section) {
   const scale = Math.min(384, 0.62 * innerWidth) / Math.max(sheet.width, sheet.height);
   image.style.width = `${sheet.width * scale}px`;
   image.style.height = `${sheet.height * scale}px`;
-  image.alt = `auxiliary images after round ${sheet.round}`;
+  const sent = sheet.rows.length > 0, names = (sent ? sheet.rows : view.classes).map((name) => {
+    const item = document.createElement("li");
+    item.textContent = name;
+    return item;
+  });
+  place.querySelector(".classes").replaceChildren(...names);
+  place.querySelector(".kept").hidden = sent;
+  place.querySelector(".sent").hidden = !sent;
+  place.querySelector("strong").textContent = sent ? "Images that clients sent" : "Auxiliary images";
+  image.alt = `${sent ? "images that clients sent" : "auxiliary images"} after round ${sheet.round}`;
   place.querySelector("output").textContent = sheet.round;
   place.querySelector(".owner").textContent = sheet.owner ? `of ${sheet.owner}` : "";
 }

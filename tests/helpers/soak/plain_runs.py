@@ -10,7 +10,7 @@ from fedptr.methods import all_methods
 from soak.kinds import Kind, trained_runs
 
 ROUNDS = 60
-MATCHING = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1"}
+MATCHING = {"H": "1", "R": "2", "ipc": "1", "lr_img": "1", "m": "1", "server_epochs": "1"}
 
 
 def tiny_settings(method: str, participation: float, rounds: int) -> list[str]:

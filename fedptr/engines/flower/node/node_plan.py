@@ -36,6 +36,10 @@ class NodeSettings:
     part: int = setting(-1, "which part of the split file; -1 = the node's number", ge=-1)
     models: str = setting("", "own models and methods (module:name) that the server may ask for, separated by commas")
 
+    init: str = setting(
+        "", "the file that model.init names on the server, for plans with frozen parts; a path in the node's folder"
+    )
+
     def allowed_names(self) -> list[str]:
         return [name.strip() for name in self.models.split(",") if name.strip()]
 
@@ -79,7 +83,7 @@ class OwnData(NamedTuple):
 
 
 def looks_like_path(name: str) -> bool:
-    return name == DATA or os.sep in name or name.endswith(".npz")
+    return name == DATA or os.sep in name or name.endswith((".npz", ".csv", ".parquet"))
 
 
 def load_own_data(plan: NodePlan) -> OwnData:
@@ -88,7 +92,7 @@ def load_own_data(plan: NodePlan) -> OwnData:
     if not data.dir and own.exists():
         data = replace(data, name=str(own))
     elif looks_like_path(data.name) and not expand_home(data.name).exists():
-        form = "an image folder (train/CLASS/*.png and test/CLASS/*.png) or an .npz file"
+        form = "an image folder (train/CLASS/*.png and test/CLASS/*.png), an .npz file or a table"
         raise UserError(f"there is no data at {own} yet; put {form} there, or name its place in {plan.folder / NAME}")
     dataset = load_data(data)
     if not plan.node.split:

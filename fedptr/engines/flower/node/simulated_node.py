@@ -11,6 +11,7 @@ from flwr.app import Context
 from fedptr.engines.flower.node.node import Node
 from fedptr.engines.flower.node.node_plan import build_node_plan
 from fedptr.methods import PTR, method_address
+from fedptr.models.initial_weights import find_weights
 from fedptr.runs.plan import load_plan
 
 NODES = "node-states"  # in the run folder: the clients' states
@@ -26,6 +27,7 @@ def make_simulated_node(folder: Path, i: int) -> Node:
     plan = load_plan(folder)
     own = ",".join([plan.model.name, method_address(type(plan.method)).removesuffix(PTR)])
     who = {"name": f"client {i}", "number": i, "split": str(folder / "split.json"), "models": own}
+    who["init"] = str(find_weights(plan.model.init).absolute()) if plan.model.init else ""
     tables = {
         "node": who,
         "data": asdict(plan.data),

@@ -121,6 +121,8 @@ class Admission:
     def write_status(self, phase: str, record: dict[str, Any] | None = None) -> None:
         record = self.record if record is None else record
         more = {
-            name: record[name] for name in ("round", "test_accuracy", "dropped", "entries_left_out") if name in record
+            name: record[name]
+            for name in ("round", "test_accuracy", "test_r2", "test_f1", "dropped", "entries_left_out")
+            if name in record
         }
         status_file.write_status(self.folder, self.roster, self.courier.online_nodes(), phase, self.left_out, **more)

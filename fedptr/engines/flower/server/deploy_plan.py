@@ -49,8 +49,11 @@ class DeployRules:
     def agreed_shape(self) -> tuple[int, ...]:
         """Empty where the plan does not say; raises where it is no shape."""
         parts = [part.strip() for part in re.split("[x×]", self.shape)] if self.shape.strip() else []
-        if not all(re.fullmatch("[1-9][0-9]{0,4}", part) for part in parts) or len(parts) not in (0, 3):
-            raise UserError(f"deploy.shape is {self.shape!r}; write channels, height and width as 3x32x32")
+        if not all(re.fullmatch("[1-9][0-9]{0,4}", part) for part in parts) or len(parts) not in (0, 2, 3):
+            raise UserError(
+                f"deploy.shape is {self.shape!r}; write channels, height and width as 3x32x32, or length and "
+                "vocabulary of texts as 64x10000"
+            )
         return tuple(map(int, parts))
 
 
@@ -88,7 +91,7 @@ def nodes_evaluate(plan: Plan, rules: DeployRules) -> bool:
     """Whether nodes evaluate models on their own test data, and send counts and sums."""
     if rules.evaluate == "nodes":
         return True
-    asked = plan.method.personalised if plan.split.test == "auto" else plan.split.test != "none"
+    asked = plan.personalised if plan.split.test == "auto" else plan.split.test != "none"
     return asked and not plan.privacy.hides_scores
 
 

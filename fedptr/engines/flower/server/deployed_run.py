@@ -23,9 +23,10 @@ from flwr.serverapp import Grid
 from fedptr import atomic_files
 from fedptr.atomic_files import Header, write_text
 from fedptr.compute.choose import choose_backend
+from fedptr.core.early_stopping import has_ended
 from fedptr.core.federation import Protection, Run, federate
 from fedptr.core.samples import Samples
-from fedptr.core.task import Classification
+from fedptr.core.task import ModelTask
 from fedptr.data.dataset import Dataset
 from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
@@ -39,6 +40,7 @@ from fedptr.engines.flower.wire.agreement import Agreement, make_empty_dataset, 
 from fedptr.engines.flower.wire.courier import Courier
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
+from fedptr.models.initial_weights import digest_first_model, digest_initial_weights
 from fedptr.runs import trackers
 from fedptr.runs.checkpoint import CheckpointStore
 from fedptr.runs.computing import Computing
@@ -50,6 +52,7 @@ from fedptr.runs.private_releases import protect_releases
 from fedptr.runs.rounds_file import Record, RoundsFile
 from fedptr.runs.runner import finish_run, load_newest_checkpoint, record_rounds
 from fedptr.runs.same_run import identity_text
+from fedptr.runs.unfinished_work import UnfinishedWork
 
 IDENTITY = "flower.json"  # the experiment's name, and how often it was started
 
@@ -73,6 +76,8 @@ def serve_run(grid: Grid, folder: Path) -> Record:
         experiment, attempt = count_start(folder)
         server = Server(plan, rules, folder, Courier(grid, rules.deploy.poll, experiment), experiment, attempt)
         same = {"plan": identity_text(plan), "experiment": experiment}
+        if plan.model.init:
+            same["initial weights"] = digest_initial_weights(plan.model)
         start, history = load_newest_checkpoint(folder, plan, same, choose_device(plan.machine.device))
         if start is not None:
             print_notice(f"{folder}: resuming after round {start.round} of {plan.run.rounds}")
@@ -97,17 +102,21 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     header = (
         {} if start is None else atomic_files.read_tensors(CheckpointStore(out / CHECKPOINTS).server(start.round))[1]
     )
+    bench = UnfinishedWork(out.absolute(), same) if plan.run.checkpoint_every else None
     registered = Path(server.rules.flower.nodes) if server.rules.flower.nodes else None
     roster = Roster.from_text(header.get("roster", "[]"), registered)
     own = load_data(plan.data) if rules.evaluate == "server" else None
     agreed = Agreement.from_words(json.loads(header["agreement"])) if "agreement" in header else None
     admission = Admission(server.courier, roster, rules, server.experiment, own, out)
     agreed = admission.agree_with_nodes(agreed)
+    if agreed.target == "labels" and rules.evaluate == "nodes":
+        raise UserError("nodes send no F1 of several labels a sample; set deploy.evaluate = server")
     task, test = prepare_task(plan, agreed, own)
     computing = Computing(out, task, rules.recompute, f"deploy.recompute = true in {out / deploy_plan.NAME}")
     store = CheckpointStore(out / CHECKPOINTS)
     asked = (plan.toml(), agreed, server.experiment, server.attempt)
-    remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy)
+    first = digest_first_model(task) if plan.model.init or task.held else ""
+    remote = RemoteCohort(server.courier, roster, rules, *asked, make_oldest_round(store, plan), plan.privacy, first)
     history = history or RoundsFile(out)
     # Flower handles signals: it ends this process when its SuperLink ends. The last checkpoint is enough to resume.
     with contextlib.closing(history), trackers.track_rounds(out, history.records) as track:
@@ -129,12 +138,13 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
         run = record_rounds(
             plan,
             out,
-            computing.checked(rounds_that_count(server, admission, remote, task, test, privacy, start)),
+            computing.checked(rounds_that_count(server, admission, remote, task, test, privacy, bench, start)),
             start,
             store,
             history,
             lambda run: track(run.record),
             save,
+            bench=bench,
         )
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
     experiment = Experiment(dataset, make_split(roster), task, [], to_samples(dataset)[1])
@@ -144,7 +154,7 @@ def run_until_finished(server: Server, same: Header, start: Run | None, history:
     return summary
 
 
-def prepare_task(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[Classification, Samples | None]:
+def prepare_task(plan: Plan, agreed: Agreement, own: Dataset | None) -> tuple[ModelTask, Samples | None]:
     """The task as the nodes build it, and the server's test set if it has one."""
     device = choose_device(plan.machine.device)
     dataset = make_empty_dataset(agreed) if own is None else translate_dataset(own, agreed)
@@ -156,14 +166,15 @@ def rounds_that_count(
     server: Server,
     admission: Admission,
     remote: RemoteCohort,
-    task: Classification,
+    task: ModelTask,
     test: Samples | None,
     privacy: Protection,
+    bench: UnfinishedWork | None,
     run: Run | None,
 ) -> Iterator[Run]:
-    """The rounds from `run` to the plan's last."""
-    while run is None or run.round < server.plan.run.rounds or not run.evaluated:
-        run = next_round_that_counts(server, admission, remote, task, test, privacy, run)
+    """The rounds from `run` to the plan's last, or until it stops early."""
+    while run is None or not has_ended(run, server.plan.run):
+        run = next_round_that_counts(server, admission, remote, task, test, privacy, bench, run)
         yield run
 
 
@@ -171,9 +182,10 @@ def next_round_that_counts(
     server: Server,
     admission: Admission,
     remote: RemoteCohort,
-    task: Classification,
+    task: ModelTask,
     test: Samples | None,
     privacy: Protection,
+    bench: UnfinishedWork | None,
     run: Run | None,
 ) -> Run:
     """The next round that counts."""
@@ -189,7 +201,7 @@ def next_round_that_counts(
             tests = remote.roster.tests() if deploy_plan.nodes_evaluate(plan, rules) else []
             late = server.courier.late
             remote.entries_left_out.clear()
-            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, privacy, tests)
+            asked = (test, plan.run, plan.local, plan.faults, run, None, remote.visit_cohort, privacy, tests, bench)
             new = next(federate(plan.method, task, sizes, *asked))
             record = {**new.record, "attempt": server.attempt}
             for i, why in record.get("dropped", {}).items():
@@ -200,7 +212,7 @@ def next_round_that_counts(
                 record["entries_left_out"] = dict(sorted(remote.entries_left_out.items()))
             due = (t + 1) % plan.run.eval_every == 0 or t + 1 == plan.run.rounds
             if rules.evaluate == "nodes" and "client_tests" in record:
-                record |= {f"test_{name}": record[f"client_{name}"] for name in ("accuracy", "loss")}
+                record |= describe_pooled(record)
                 record["tested"] = record["client_tests"]["id"]
             return replace(new, record={**record, "evaluated": rules.evaluate} if due else record)
         except TooFewRepliesError as error:
@@ -210,6 +222,17 @@ def next_round_that_counts(
             print_notice(f"round {t + 1} does not count and is repeated: {error}")
             note_event(server.folder, "repeated", f"round {t + 1}", str(error))
             time.sleep(min(5.0, rules.poll * 10))
+
+
+def describe_pooled(record: Record) -> Record:
+    """The scores over all nodes' test data together.
+
+    Nodes without classes send their losses alone. Numbers are standardised with the deviation of all training labels,
+    so 1 − loss is R² relative to that.
+    """
+    if "client_accuracy" not in record:
+        return {"test_loss": record["client_loss"], "test_r2": 1 - record["client_loss"]}
+    return {f"test_{name}": record[f"client_{name}"] for name in ("accuracy", "loss")}
 
 
 def make_oldest_round(store: CheckpointStore, plan: Plan) -> Callable[[int], int]:

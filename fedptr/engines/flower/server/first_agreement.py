@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fedptr.data.dataset import Dataset
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.wire.agreement import (
+    LABELS,
     Agreement,
     Offer,
     are_alike,
@@ -51,7 +52,12 @@ def sift_offers(offers: Sequence[Offer], rules: DeployRules, own: Dataset | None
         found.divided = describe_division(list(fitting.values()))
         return found
     for place in [place for place, offer in fitting.items() if not are_alike(offer, typical)]:
-        images = describe_images(fitting.pop(place))
+        offer = fitting.pop(place)
+        if offer.target != typical.target:
+            others = f"others have {LABELS[typical.target]}"
+            found.refused[place] = describe_misfit(f"{LABELS[offer.target]} as labels", others)
+            continue
+        images = describe_images(offer)
         found.refused[place] = describe_misfit(f"images of {images}", f"others have {describe_images(typical)}")
     while not classes and (worst := find_most_classes(list(fitting.values()), rules.max_classes)) is not None:
         place = list(fitting)[worst]
@@ -67,7 +73,7 @@ def stated_shape(rules: DeployRules, own: Dataset | None) -> tuple[int, ...]:
     stated = rules.agreed_shape()
     if own is None:
         return stated
-    shape = tuple(int(n) for n in own.train_x.shape[1:])
+    shape = own.shape
     if stated and stated != shape:
         raise UserError(f"deploy.shape is {rules.shape}, and the server's own images are {join_sizes(shape)}")
     return shape
@@ -81,8 +87,8 @@ def make_own_offer(own: Dataset | None) -> Offer | None:
     """The server's own test data in the form of a node's."""
     if own is None:
         return None
-    shape = tuple(int(n) for n in own.train_x.shape[1:])
-    return Offer("the server", len(own.train_y), own.classes, shape, tuple(own.mean), tuple(own.std))
+    labels = (own.target, own.label_mean, own.label_std)
+    return Offer("the server", len(own.train_y), own.classes, own.shape, tuple(own.mean), tuple(own.std), *labels)
 
 
 def describe_misfit(what: str, other: str) -> str:

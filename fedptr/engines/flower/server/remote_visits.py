@@ -33,6 +33,7 @@ from fedptr.types import State
 
 VERSION = "version"  # what the server keeps of a client: the round and the attempt of its last accepted visit
 LARGEST_BUFFER = 1e9  # a larger running mean or variance would end in infinity for everyone
+LARGEST_SAMPLE = 1e3  # of samples that clients send, which are normalised
 
 
 class TooFewRepliesError(Exception):
@@ -52,6 +53,7 @@ class RemoteCohort:
     attempt: int
     oldest: Callable[[int], int]  # client -> the oldest round of its state that a checkpoint may go back to
     privacy: Privacy
+    first_model: str = ""  # digest of what the model starts with, where nodes need to have the same
     restarting: set[int] = field(default_factory=set)  # clients that lost their state and may start again
     entries_left_out: dict[int, list[str]] = field(default_factory=dict)  # of logs: by client, since last emptied
     rests: Rests = field(default_factory=Rests)
@@ -202,6 +204,7 @@ class RemoteCohort:
             "attempt": self.attempt,
             "plan": self.plan,
             "agreement": self.agreed.to_words(),
+            "first_model": self.first_model,
             "purpose": purpose,
             "round": site.round,
             "client": i,
@@ -231,14 +234,18 @@ class RemoteCohort:
         return log, seconds
 
     def check_bounds(self, reply: State, request: Request) -> None:
-        """Raises unless every tensor has a norm within the bound, and buffers, which count too, plausible numbers."""
+        """Raises unless every tensor has a norm within the bound, and buffers and samples plausible numbers."""
         x = request.x
         bound = self.rules.norm_bound * (1 + float(x.norm()))
         for name, value in reply.items():
-            if name == "buffers" and value.numel() and not float(value.abs().max()) <= LARGEST_BUFFER:
-                raise ReplyError(f"sent {name!r} of up to {float(value.abs().max()):.3g}, more than {LARGEST_BUFFER:g}")
+            entry = request.expected[name]
+            if name == "buffers" or entry.fewer or entry.plain:  # these are no models
+                largest = LARGEST_BUFFER if name == "buffers" else LARGEST_SAMPLE
+                if value.numel() and not float(value.abs().max()) <= largest:
+                    raise ReplyError(f"sent {name!r} of up to {float(value.abs().max()):.3g}, more than {largest:g}")
+                continue
             step = value - x if name == "w" and value.shape == x.shape else value.double()
-            length = float(step.norm()) if name != "buffers" else 0.0
+            length = float(step.norm())
             if length > bound:
                 raise ReplyError(f"sent a {name!r} of norm {length:.3g}, more than the bound {bound:.3g}")
 

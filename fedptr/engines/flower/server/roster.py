@@ -12,7 +12,7 @@ from typing import Any
 
 from fedptr.engines.flower.server.deploy_plan import DeployRules
 from fedptr.engines.flower.server.node_register import read_node_register
-from fedptr.engines.flower.wire.agreement import Agreement, Offer, check_offer_fits
+from fedptr.engines.flower.wire.agreement import OF_LABELS, Agreement, Offer, check_offer_fits
 from fedptr.engines.flower.wire.schema import read_hello, reading_message
 from fedptr.errors import UserError
 from fedptr.messages import make_printable
@@ -127,5 +127,7 @@ def read_offer(words: Mapping[str, Any], rules: DeployRules) -> tuple[Offer, Mem
     with reading_message():
         said = read_hello(words, rules.max_samples, rules.max_classes)
     name, size = said["name"], said["size"]
-    offer = Offer(name, size, *(tuple(said[entry]) for entry in ("classes", "shape", "mean", "std")))
+    labels = {entry: said[entry] for entry in OF_LABELS if entry in said}
+    classes, shape, mean, std = (tuple(said[entry]) for entry in ("classes", "shape", "mean", "std"))
+    offer = Offer(name, size, classes, shape, mean, std, **labels)
     return offer, Member(name, said["number"], size, said["tests"], said["data"])

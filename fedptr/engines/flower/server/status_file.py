@@ -19,6 +19,7 @@ NUMBER = (int, float)
 STATUS: dict[str, tuple[type, ...]] = {"phase": (str,), "nodes": (list,)}
 OPTIONAL: dict[str, tuple[type, ...]] = {
     "round": (int,), "test_accuracy": NUMBER, "problem": (str,), "refused": (list,), "dropped": (dict,),
+    "test_r2": NUMBER, "test_f1": NUMBER,
 }  # fmt: skip
 NODE = {"number": (int,), "name": (str,), "samples": (int,), "online": (bool,), "last_seen": (*NUMBER, type(None))}
 

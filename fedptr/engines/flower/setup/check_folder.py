@@ -73,8 +73,10 @@ def check_node(folder: Path) -> Iterator[Finding]:
         dataset, rows, _, test_rows = node_plan.load_own_data(node_plan.read_node_plan(folder))
         count = len(dataset.train_y) if rows is None else len(rows)
         tests = len(dataset.test_y) if test_rows is None else len(test_rows)
-        size = "×".join(map(str, dataset.train_x.shape[1:]))
+        size = "×".join(map(str, dataset.shape))
         classes = f"{len(dataset.classes)} classes: {', '.join(dataset.classes[:20])}"
+        if dataset.target == "number":
+            classes = f"labels are numbers of {dataset.label_mean:.3g}±{dataset.label_std:.3g}"
         return f"{count} samples of {size}, {tests} for tests, {classes}"
 
     yield from try_to_get("the node's data", data)
@@ -101,12 +103,11 @@ def check_own_models(folder: Path) -> Iterator[Finding]:
     with contextlib.suppress(UserError):  # reported before
         plan = node_plan.read_node_plan(folder)
         dataset = node_plan.load_own_data(plan).dataset
-        channels, height, width = dataset.train_x.shape[1:]
         for name in plan.node.allowed_names():
 
             def made(name: str = name) -> str:
                 with contextlib.chdir(folder):  # where the node's worker is
-                    model = build_model(ModelPlan(name), (channels, height, width), len(dataset.classes))
+                    model = build_model(ModelPlan(name), dataset.shape, dataset.outputs)
                 return f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
             yield from try_to_get(f"the model {name}", made)

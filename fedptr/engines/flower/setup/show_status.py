@@ -14,6 +14,7 @@ from fedptr.engines.flower.server import status_file
 from fedptr.engines.flower.server.deploy_plan import read_deploy_plan
 from fedptr.engines.flower.setup.launch_run import CONNECTION, call_flwr
 from fedptr.errors import UserError
+from fedptr.headline import find_headline
 from fedptr.messages import make_printable
 from fedptr.runs.lock import is_folder_in_use
 from fedptr.runs.plan import load_plan
@@ -53,8 +54,10 @@ def ask_online_nodes(folder: Path) -> set[str] | None:
 def print_status(console: Console, now: dict[str, Any], rounds: int, alive: bool, online: set[str] | None) -> None:
     """Names and reasons come from nodes: nothing in them moves the cursor."""
     phase = now["phase"] if alive or now["phase"] == "finished" else f"not running (last: {now['phase']})"
-    accuracy = f"{now['test_accuracy']:.2%}" if "test_accuracy" in now else "–"
-    console.print(make_printable(f"{phase} · {now.get('round', 0)} of {rounds} rounds done · accuracy {accuracy}"))
+    headline = find_headline(now)
+    score = headline.write(now[headline.test]) if headline.test in now else "–"
+    done = f"{now.get('round', 0)} of {rounds} rounds done"
+    console.print(make_printable(f"{phase} · {done} · {headline.words} {score}"))
     if "problem" in now:
         console.print(make_printable(f"problem: {now['problem']}"))
     table = Table("client", "node", "samples", "online", "last seen", box=SIMPLE_HEAD)

@@ -1,5 +1,7 @@
 """What server and nodes agree on before the first round: the classes, the images' shape, and their normalisation.
 
+Where labels are numbers there are no classes, and the labels' normalisation is agreed on like that of the images.
+
 Every node sends the names of its classes and the moments of its images. The agreed classes are all of them, and each
 node translates its labels to the agreed numbers. A node that joins later must fit the agreement. What the plan leaves
 open is decided by more than half of the first nodes; no single node decides it for the others.
@@ -17,8 +19,11 @@ import numpy as np
 
 from fedptr.data.dataset import Dataset
 from fedptr.data.image_folders import natural_order
+from fedptr.data.targets import Target
 from fedptr.errors import UserError
 
+OF_LABELS = ("target", "label_mean", "label_std")
+LABELS: dict[Target, str] = {"class": "classes", "number": "numbers", "labels": "several labels a sample"}
 TIMES = 100  # how far the pixels of two nodes may be apart, in deviations of the smaller
 
 
@@ -32,6 +37,9 @@ class Offer:
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    target: Target = "class"
+    label_mean: float = 0.0
+    label_std: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,18 @@ class Agreement:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     images: int  # of all nodes at the start; fixed, because it decides how a run is computed
+    target: Target = "class"
+    label_mean: float = 0.0
+    label_std: float = 1.0
 
     def to_words(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if self.target != "class" or name not in OF_LABELS}
 
     @classmethod
     def from_words(cls, words: dict[str, Any]) -> Agreement:
         classes, shape, mean, std = (tuple(words[name]) for name in ("classes", "shape", "mean", "std"))
-        return cls(classes, shape, mean, std, int(words["images"]))
+        labels = {name: words[name] for name in OF_LABELS if name in words}
+        return cls(classes, shape, mean, std, int(words["images"]), **labels)
 
 
 def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agreement:
@@ -66,7 +78,8 @@ def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agre
     if not names:
         names = tuple(sorted({name for offer in offers for name in offer.classes}, key=natural_order))
     mean, std = combine_moments(offers)
-    found = Agreement(names, first.shape, mean, std, sum(offer.size for offer in offers))
+    labels = combine_label_moments(offers)
+    found = Agreement(names, first.shape, mean, std, sum(offer.size for offer in offers), first.target, *labels)
     for offer in offers:
         check_offer_fits(offer, found, first.name)
     return found
@@ -74,6 +87,9 @@ def make_agreement(offers: Sequence[Offer], classes: Sequence[str] = ()) -> Agre
 
 def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") -> None:
     """Raises, with the node's name, where an offer does not fit."""
+    if offer.target != agreed.target:
+        own, others = LABELS[offer.target], LABELS[agreed.target]
+        raise UserError(f"node {offer.name} has {own} as labels, and {whose} {others}; make them alike")
     if offer.shape != agreed.shape:
         own, all_ = ("×".join(map(str, shape)) for shape in (offer.shape, agreed.shape))
         raise UserError(f"node {offer.name} has images of {own}, and {whose} of {all_}; make them alike")
@@ -84,10 +100,13 @@ def check_offer_fits(offer: Offer, agreed: Agreement, whose: str = "the run") ->
 
 
 def are_alike(a: Offer, b: Offer) -> bool:
-    """Whether two nodes have images of one shape, with pixels of roughly one scale: one normalisation suits both."""
-    if a.shape != b.shape:
+    """Whether two nodes have images of one shape, with pixels of roughly one scale: one normalisation suits both.
+
+    The same goes for their labels.
+    """
+    if a.shape != b.shape or a.target != b.target:
         return False
-    pairs = zip(a.mean, b.mean, a.std, b.std, strict=True)
+    pairs = [*zip(a.mean, b.mean, a.std, b.std, strict=True), (a.label_mean, b.label_mean, a.label_std, b.label_std)]
     return all(abs(m - n) <= TIMES * min(s, t) and max(s, t) <= TIMES * min(s, t) for m, n, s, t in pairs)
 
 
@@ -119,35 +138,66 @@ def describe_images(offer: Offer) -> str:
     '1×8×8 with pixels of 120±60'
     """
     pixels = ", ".join(f"{mean:.3g}±{std:.3g}" for mean, std in zip(offer.mean[:3], offer.std[:3], strict=True))
-    return f"{'×'.join(map(str, offer.shape))} with pixels of {pixels}"
+    labels = "" if offer.target == "class" else f" and {LABELS[offer.target]} as labels"
+    scale = f" of {offer.label_mean:.3g}±{offer.label_std:.3g}" if offer.target == "number" else ""
+    return f"{'×'.join(map(str, offer.shape))} with pixels of {pixels}{labels}{scale}"
 
 
 def combine_moments(offers: Sequence[Offer]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation per channel of all images together; where all nodes have the same, exactly these."""
-    first = offers[0]
-    if all((offer.mean, offer.std) == (first.mean, first.std) for offer in offers):
-        return first.mean, first.std
-    total = sum(offer.size for offer in offers)
-    mean = [sum(offer.mean[c] * offer.size for offer in offers) / total for c in range(len(first.mean))]
-    square = [
-        sum((offer.std[c] ** 2 + offer.mean[c] ** 2) * offer.size for offer in offers) / total
-        for c in range(len(first.mean))
+    return pool_moments([(offer.size, offer.mean, offer.std) for offer in offers])
+
+
+def combine_label_moments(offers: Sequence[Offer]) -> tuple[float, float]:
+    """The same of the labels, where they are numbers."""
+    (mean,), (std,) = pool_moments([(offer.size, (offer.label_mean,), (offer.label_std,)) for offer in offers])
+    return mean, std
+
+
+def pool_moments(
+    parts: Sequence[tuple[int, tuple[float, ...], tuple[float, ...]]],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """From the number of samples, the means and the deviations of each part."""
+    _, first_mean, first_std = parts[0]
+    if all((mean, std) == (first_mean, first_std) for _, mean, std in parts):
+        return first_mean, first_std
+    total = sum(size for size, _, _ in parts)
+    means = [sum(mean[c] * size for size, mean, _ in parts) / total for c in range(len(first_mean))]
+    squares = [
+        sum((std[c] ** 2 + mean[c] ** 2) * size for size, mean, std in parts) / total for c in range(len(first_mean))
     ]
-    std = [math.sqrt(max(s - m * m, 1e-12)) for s, m in zip(square, mean, strict=True)]
-    return tuple(mean), tuple(std)
+    stds = [math.sqrt(max(s - m * m, 1e-12)) for s, m in zip(squares, means, strict=True)]
+    return tuple(means), tuple(stds)
 
 
 def translate_dataset(dataset: Dataset, agreed: Agreement) -> Dataset:
     """The dataset with the agreed numbers of its classes, and the agreed normalisation."""
+    if dataset.target != agreed.target:
+        raise UserError(f"{dataset.name} has {LABELS[dataset.target]} as labels, not {LABELS[agreed.target]}")
+    alike = replace(dataset, mean=agreed.mean, std=agreed.std)
+    if agreed.target == "number":
+        return replace(alike, label_mean=agreed.label_mean, label_std=agreed.label_std)
     unknown = [name for name in dataset.classes if name not in agreed.classes]
     if unknown:
         raise UserError(f"{dataset.name} has the class {unknown[0]!r}, which is not among the agreed ones")
     number = np.array([agreed.classes.index(name) for name in dataset.classes], dtype=np.int64)
-    train_y, test_y = number[dataset.train_y], number[dataset.test_y]
-    return replace(dataset, train_y=train_y, test_y=test_y, classes=agreed.classes, mean=agreed.mean, std=agreed.std)
+    if agreed.target == "labels":
+        train_y, test_y = (np.zeros((len(y), len(agreed.classes)), y.dtype) for y in (dataset.train_y, dataset.test_y))
+        train_y[:, number], test_y[:, number] = dataset.train_y, dataset.test_y
+    else:
+        train_y, test_y = number[dataset.train_y], number[dataset.test_y]
+    return replace(alike, train_y=train_y, test_y=test_y, classes=agreed.classes)
 
 
 def make_empty_dataset(agreed: Agreement) -> Dataset:
     """A dataset without images, for a server without data: the model needs only their shape and the classes."""
-    x, y = np.zeros((0, *agreed.shape), np.uint8), np.zeros(0, np.int64)
-    return Dataset("nodes", x, y, x, y, agreed.mean, agreed.std, agreed.classes, "the nodes' own data")
+    text = len(agreed.shape) == 2  # length and vocabulary
+    x = np.zeros((0, agreed.shape[0]), np.int64) if text else np.zeros((0, *agreed.shape), np.uint8)
+    y, vocabulary = np.zeros(0, np.int64), agreed.shape[1] if text else 0
+    moments, source = (agreed.mean, agreed.std), "the nodes' own data"
+    empty = Dataset("nodes", x, y, x, y, *moments, agreed.classes, source, vocabulary=vocabulary)
+    if agreed.target == "class":
+        return empty
+    y = np.zeros((0, len(agreed.classes)) if agreed.target == "labels" else 0, np.float32)
+    labels = {"target": agreed.target, "label_mean": agreed.label_mean, "label_std": agreed.label_std}
+    return replace(empty, train_y=y, test_y=y, **labels)  # type: ignore[arg-type]

@@ -72,10 +72,12 @@ HELLO: dict[str, Rule] = {
     "name": Text(1, 60),
     "number": Number(0, 99999, whole=True),
     "data": Text(64, 64),  # a fingerprint
-    "shape": Row(Number(1, 1 << 16, whole=True), 3, 3),  # channels, height, width
+    "shape": Row(Number(1, 1 << 16, whole=True), 3, 2),  # channels, height, width; of texts length, vocabulary
     "mean": Row(PIXEL, MOST_CHANNELS),
     "std": Row(Number(1e-9, 1e9), MOST_CHANNELS),
 }
+TARGETS = ("class", "number", "labels")
+LABEL = Number(-1e30, 1e30)
 CLASS = Text(1, 255)  # as long as the name of a folder
 
 # The entries of a log with which the server computes; others may have any short name that the server does not use.
@@ -124,13 +126,20 @@ def check_value(name: str, value: Any, rule: Rule) -> Any:
 def read_hello(words: Mapping[str, Any], max_samples: int, max_classes: int) -> dict[str, Any]:
     """What a node says about itself, each entry by its rule."""
     sizes = {"size": Number(1, max_samples, whole=True), "tests": Number(0, max_samples, whole=True)}
-    rules = {**HELLO, **sizes, "classes": Row(CLASS, max_classes)}
+    target = words.get("target", "class")
+    if target not in TARGETS:
+        raise ReplyError(f"sent a 'target' that is {describe_value(target)}, not one of: {', '.join(TARGETS)}")
+    rules: dict[str, Rule] = {**HELLO, **sizes, "classes": Row(CLASS, max_classes)}
+    if target == "number":
+        rules |= {"classes": Row(CLASS, 0, 0), "label_mean": LABEL, "label_std": Number(1e-12, 1e30)}
     if type(words.get("size")) is int and words["size"] > max_samples:
         raise ReplyError(f"has {describe_value(words['size'])} samples, more than deploy.max_samples = {max_samples}")
     if type(words.get("classes")) is list and len(words["classes"]) > max_classes:
         raise ReplyError(f"has {len(words['classes'])} classes, more than deploy.max_classes = {max_classes}")
     found = {name: check_value(name, words.get(name), rule) for name, rule in rules.items()}
-    if not len(found["mean"]) == len(found["std"]) == found["shape"][0]:
+    found["target"] = target
+    channels = found["shape"][0] if len(found["shape"]) == 3 else 1
+    if not len(found["mean"]) == len(found["std"]) == channels:
         raise ReplyError("sent a 'mean' and 'std' that do not have a number for every channel of its images")
     if math.prod(found["shape"]) > LARGEST_IMAGE:
         raise ReplyError(f"sent a 'shape' of {math.prod(found['shape'])} numbers, more than {LARGEST_IMAGE}")
