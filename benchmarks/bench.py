@@ -23,9 +23,15 @@ FIGURES = {
     "matching": "matching outer step",
     "memory": "peak memory of an outer step",
     "round": "FedAvg round",
+    "side": "clients side by side",
     "fedptr": "FedPTR round",
-    "clients": "100 → 10,000 clients",
+    "digits": "FedPTR round on digits",
+    "sizes": "images of other sizes",
+    "visits": "visits of tiny clients",
+    "models": "local training of LeNet and ResNet-18",
+    "clients": "100 → 100,000 clients",
     "start": "fedptr --help",
+    "estimate": "fedptr estimate",
 }
 
 

@@ -1,4 +1,4 @@
-"""From 100 to 10,000 clients; measured by many_clients.py, which can also be run alone."""
+"""From 100 to 100,000 clients; measured by many_clients.py, which can also be run alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scale import Scale
 
 
 def measure_rows(scale: Scale) -> Iterator[Row]:
-    title, reference = "100 → 10,000 clients", "our 100-client run"
+    title, reference = "100 → 100,000 clients", "our 100-client run"
     if scale.quick:
         yield missing_row(title, reference, "not in a quick run: it has no small version")
         return

@@ -31,7 +31,9 @@ from fedptr.core.task import Classification
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.fedptr import FedPTR
 from fedptr.methods.fedptr_s import FedPTRS
-from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, draw_steps, project_model, train_student
+from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, draw_steps
+from fedptr.methods.ptr.by_trajectory import train_student
+from fedptr.methods.ptr.matching import project_model
 from fedptr.methods.ptr.trajectory import MTT_LR_IMG
 
 IMAGES, CLIENTS, PAIR, BATCHES, SAMPLED = 50_000, 10, 2, 4, 2

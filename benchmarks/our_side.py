@@ -11,25 +11,32 @@ from workload import CLASSES, SHAPE, make_images, make_network
 
 from fedptr.compute import malloc
 from fedptr.compute.blocks import choose_even_size
-from fedptr.compute.choose import count_cores
 from fedptr.compute.convnet_cpp import BLOCKS, ConvNetCppTask
+from fedptr.compute.cores import count_cores
+from fedptr.compute.side_by_side import SideBySide
 from fedptr.core.federation import Rounds, Run, federate
 from fedptr.core.local_training import Local, TrainedModel
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
+from fedptr.core.visit import VisitCohort
 from fedptr.methods.fedavg import FedAvg
-from fedptr.methods.ptr.matching import Auxiliary, MatchingSettings, StudentStep, draw_steps, meta_gradient
+from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, StudentStep, draw_steps
+from fedptr.methods.ptr.by_trajectory import meta_gradient
 from fedptr.types import Batch
 
 
-def make_fast_task(width: int, dtype: torch.dtype = torch.float32) -> Classification:
-    """The task as a user's long run computes it. Change this when that changes."""
+def make_fast_task(width: int, dtype: torch.dtype = torch.float32, threads: int = 0) -> Classification:
+    """The task as a user's long run computes it; 0 threads = one for every core. Change this when that changes."""
     malloc.keep_freed_memory()
     torch.set_num_threads(1)
     return ConvNetCppTask(
-        make_network(width).to(dtype), SHAPE, CLASSES, block=choose_even_size(BLOCKS, [500, 100]), threads=count_cores()
+        make_network(width).to(dtype),
+        SHAPE,
+        CLASSES,
+        block=choose_even_size(BLOCKS, [500, 100]),
+        threads=threads or count_cores(),
     )
 
 
@@ -48,10 +55,17 @@ def train_client(task: Classification, data: Samples, batch: int) -> TrainedMode
 
 
 def endless_rounds(
-    method: FedAvg, task: Classification, clients: list[Samples], batch: int, start: Run | None = None
+    method: FedAvg,
+    task: Classification,
+    clients: list[Samples],
+    batch: int,
+    start: Run | None = None,
+    visits: VisitCohort | None = None,
 ) -> Iterator[Run]:
-    """Rounds without end, one at a time."""
-    return federate(method, task, clients, None, Rounds(rounds=1_000_000), Local(batch=batch), start=start)
+    """Rounds without end, one at a time; clients side by side, as in a user's run, or as `visits` has them."""
+    visits = visits or SideBySide(min(count_cores(), len(clients)))
+    rounds, local = Rounds(rounds=1_000_000), Local(batch=batch)
+    return federate(method, task, clients, None, rounds, local, start=start, visits=visits)
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class MatchingProblem:
     steps: list[StudentStep]
 
     def solve(self) -> tuple[float, Tensor, Tensor]:
-        return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)
+        return meta_gradient(self.task, self.start, self.end, self.aux, self.steps)[:3]
 
 
 def make_matching_problem(
@@ -82,7 +96,7 @@ def make_matching_problem(
     end = train_from(width, start, seed)
     X, y = make_images(images, seed)
     aux = Auxiliary(X, y, torch.tensor(0.01), torch.zeros_like(X), torch.tensor(0.0))
-    cast = Auxiliary(*(part if part is y else part.to(dtype) for part in aux))
+    cast = Auxiliary(X.to(dtype), y, *(part.to(dtype) for part in (aux.beta, aux.X_velocity, aux.beta_velocity)))
     how = MatchingSettings(H=1, R=R, lr_img=1.0, lr_beta=1e-5, momentum=0.5, batch=0, dsa=True)
     steps = draw_steps(how, images, SHAPE, Key(seed)("mtt-batch"), Key(seed)("mtt-aug"))
     return MatchingProblem(task, start.to(dtype), end.to(dtype), cast, steps)

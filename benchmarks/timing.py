@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedptr.compute.choose import count_cores
+from fedptr.compute.cores import count_cores
 
 GEMM = "gemm"
 SIDE, PRODUCTS = 2048, 3
