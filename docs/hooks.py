@@ -50,7 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     markdown = markdown.replace("../benchmarks/RESULTS.md", "benchmarks.md")
-    markdown = re.sub(r"\[([^]]+)\]\(\.\./((?:fedptr|results)/[^)]+)\)", r"\1 (`\2`)", markdown)  # not on the site
+    not_on_the_site = r"\[([^]]+)\]\(\.\./((?:fedptr|results|examples)/[^)]+)\)"
+    markdown = re.sub(not_on_the_site, r"\1 (`\2`)", markdown)
     for marker, make in MARKERS.items():
         markdown = markdown.replace(f"<!-- {marker} -->", make())
     return re.sub(r"<!-- results/(\S+) -->", lambda found: results_markdown(found[1]), markdown)
@@ -67,6 +68,7 @@ def method_page(method: type[Method]) -> str:
         "|" + "---|" * len(cost),
         "| " + " | ".join(cost.values()) + " |",
         "\nDown and up: sent per client and round. Keeps: between rounds. All in model sizes.\n",
+        f"**Local optimiser:** {method.optimisers_in_words()}",
         f"**Cite:** {method.cite}",
         format_oracle(method),
         "## How it is done here",
@@ -105,9 +107,9 @@ def find_modules(method: type[Method]) -> list[Any]:
     """The modules of the method and of its base classes, without FedAvg."""
     found = [inspect.getmodule(cls) for cls in method.__mro__ if cls is method or cls not in (FedAvg, Method, object)]
     if any("trajectory" in str(module) for module in found):
-        import fedptr.methods.ptr.matching
+        from fedptr.methods.ptr import by_gradient, by_trajectory, matching
 
-        found.append(fedptr.methods.ptr.matching)
+        found += [matching, by_trajectory, by_gradient]
     return list(dict.fromkeys(found))
 
 
