@@ -1,4 +1,7 @@
-"""A Flower grid in one process: messages go straight to ClientApps. For tests, and for a trial without a network."""
+"""A Flower grid in one process: messages go straight to ClientApps. For tests, and for a trial without a network.
+
+As with a SuperLink, a question to a node that is away is answered with an error: who asks may not know of it yet.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedptr.engines.flower.patches.message_identity import set_message_id, set_sender
@@ -44,11 +48,14 @@ class LocalGrid(Grid):
         return [node for node in self.contexts if node not in self.offline]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        names = []
+        names, away = list[str](), set(self.offline)  # what is pushed together is sent at once
         for message in messages:
             names.append(str(uuid.uuid4()))
             set_message_id(message, names[-1])
             node = message.metadata.dst_node_id
+            if node in away:
+                self.replies[names[-1]] = Message(Error(ErrorCode.NODE_UNAVAILABLE), reply_to=message)
+                continue
             sent = copy.deepcopy(message)  # what is one object here would be one per node over a network
             reply = self.change(node, self.app(message=sent, context=self.contexts[node]))
             if reply is not None:
