@@ -24,15 +24,9 @@
 
 typedef int64_t I;
 
-static const I GROUP = 3;  // images at a time: their tiles make whole sixes of rows
+static const I GROUP = 3;  // images at a time
 
-template <class T> struct Lanes {
-    typedef T vec __attribute__((vector_size(32), aligned(alignof(T)), may_alias));
-    static const I n = 32 / sizeof(T);
-};
-#define VEC typename Lanes<T>::vec
-
-// Vectors of products, which may be longer: sums are over rows, so each of them stays the same to the bit.
+// Vectors of channels. Sums are over pixels, so longer vectors change no bit of them.
 #if defined(__AVX512F__)
 static const I LONG = 64;
 #else
@@ -41,10 +35,10 @@ static const I LONG = 32;
 template <class T, I BYTES> struct Row {
     typedef T vec __attribute__((vector_size(BYTES), aligned(alignof(T)), may_alias));
 };
-#define EACH(c) for (I c = 0; c < C; c += Lanes<T>::n)
-
-template <class T> static inline VEC& at(T* p) { return *(VEC*)p; }
-template <class T> static inline VEC at(const T* p) { return *(const VEC*)p; }
+#define VEC typename Row<T, BYTES>::vec
+#define LANES I(BYTES / sizeof(T))
+#define EACH(c) for (I c = 0; c < C; c += LANES)
+#define at(p) (*(VEC*)(p))
 
 // Memory that is not cleared first.
 template <class T> struct Room {
@@ -77,7 +71,7 @@ static void clear_outside(T* z, Grid grid, I C) {
 }
 
 // One image's 2×2 outputs of all tiles from their 16 products.
-template <class T>
+template <class T, I BYTES>
 static void products_to_tiles(const T* M, T* z, I tiles, I P, I C) {
     for (I i = 0; i < tiles; i++) EACH(c) {
         VEC m[4][2];
@@ -96,7 +90,7 @@ static void products_to_tiles(const T* M, T* z, I tiles, I P, I C) {
 }
 
 // The transpose: from the derivatives of one tile's outputs, those of its 16 products.
-template <class T>
+template <class T, I BYTES>
 static inline void tile_to_products(const VEC z[4], T* M, I P, I C) {
     for (int k = 0; k < 4; k++) {
         VEC y[2];
@@ -111,7 +105,7 @@ static inline void tile_to_products(const VEC z[4], T* M, I P, I C) {
 }
 
 // One image with a border of zeros, so wide that tiles do not reach beyond it, into the factors of its tiles' products.
-template <class T>
+template <class T, I BYTES>
 static void image_to_factors(const T* image, T* V, Grid grid, I P, I C) {
     const I W = 2 * grid.w();
     for (I i = 0; i < grid.h(); i++) for (I j = 0; j < grid.w(); j++) EACH(c) {
@@ -134,7 +128,7 @@ static void image_to_factors(const T* image, T* V, Grid grid, I P, I C) {
 }
 
 // The transpose, added up in an image with a border.
-template <class T>
+template <class T, I BYTES>
 static void factors_to_image(const T* V, T* image, Grid grid, I P, I C) {
     const I H = 2 * grid.h(), W = 2 * grid.w();
     memset(image, 0, (H + 2) * (W + 2) * C * sizeof(T));
@@ -156,21 +150,10 @@ static void factors_to_image(const T* V, T* image, Grid grid, I P, I C) {
     }
 }
 
-// Sums over an image in two levels, rows first, which rounds less than one long sum.
-template <class T> struct Sums {
-    std::vector<T> row, total;
-    I C;
-    Sums(I C) : row(C), total(C), C(C) {}
-    void clear() { std::fill(row.begin(), row.end(), T(0)); std::fill(total.begin(), total.end(), T(0)); }
-    void add(I c, VEC v) { at(&row[c]) += v; }
-    void end_row() { EACH(c) { at(&total[c]) += at(&row[c]); at(&row[c]) = VEC{}; } }
-    VEC operator[](I c) const { return at(&total[c]); }
-};
-
 // norm → ReLU → pool of images whose convolution gave M (winograd) or is in u already; u, r (and ut, s) are left for
 // the way back, or kept: from a way back before this one. The pooled images come out as factors of the next products, or
-// plainly in `out` where that is the end.
-template <class T, bool ALONG, bool ODD>
+// plainly in `out` where that is the end. Sums over an image have two levels, rows first, which rounds less than one.
+template <class T, I BYTES, bool ALONG, bool ODD>
 static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g, const T* b, const T* gt, const T* bt,
                     T* out, T* outt, I B, Grid grid, I C, bool winograd, bool factors, bool kept, double eps) {
     const I h = grid.h(), w = grid.w(), tiles = grid.tiles(), P = B * tiles;
@@ -178,90 +161,96 @@ static void forward(const T* M, const T* Mt, T* u, T* ut, T* r, T* s, const T* g
     const I next = B * less.tiles(), side = 2 * less.w() + 2;
     T inv = T(1) / T(grid.H * grid.W);
     std::vector<T> image((2 * less.h() + 2) * side * C), imaget(ALONG ? image.size() : 0);
-    Sums<T> sum(C), sumt(C), square(C), cross(C);
-    std::vector<T> mean(C), meant(C);
     for (I n = 0; n < B; n++) {
         T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
         if (winograd && !kept) {
-            products_to_tiles(M + n * tiles * C, un, tiles, P, C);
+            products_to_tiles<T, BYTES>(M + n * tiles * C, un, tiles, P, C);
             if (ODD) clear_outside(un, grid, C);
         }
         if (winograd && ALONG) {
-            products_to_tiles(Mt + n * tiles * C, utn, tiles, P, C);
+            products_to_tiles<T, BYTES>(Mt + n * tiles * C, utn, tiles, P, C);
             if (ODD) clear_outside(utn, grid, C);
         }
-        if (!kept) {
-            sum.clear(); square.clear();
-            for (I i = 0; i < h; i++) {
-                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
-                    const T* z = un + 4 * j * C + c;
-                    sum.add(c, (at(z) + at(z + C)) + (at(z + 2 * C) + at(z + 3 * C)));
-                }
-                sum.end_row();
-            }
-            EACH(c) at(&mean[c]) = sum[c] * inv;
-            for (I i = 0; i < h; i++) {
-                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
-                    VEC q{}, m = at(&mean[c]);
-                    for (int k = 0; k < 4; k++) {
-                        if (ODD && !grid.has(i, j - i * w, k)) continue;
-                        VEC d = at(un + (4 * j + k) * C + c) - m;
-                        q += d * d;
+        EACH(c) {
+            VEC m{}, mt{};
+            if (!kept) {
+                VEC sum{}, square{};
+                for (I i = 0; i < h; i++) {
+                    VEC row{};
+                    for (I j = i * w; j < (i + 1) * w; j++) {
+                        const T* z = un + 4 * j * C + c;
+                        row += (at(z) + at(z + C)) + (at(z + 2 * C) + at(z + 3 * C));
                     }
-                    square.add(c, q);
+                    sum += row;
                 }
-                square.end_row();
-            }
-            for (I c = 0; c < C; c++) rn[c] = T(1) / std::sqrt(square.total[c] * inv + T(eps));
-        }
-        if (ALONG) {
-            sumt.clear(); cross.clear();
-            for (I i = 0; i < h; i++) {
-                for (I j = i * w; j < (i + 1) * w; j++) EACH(c) {
-                    VEC m = at(&mean[c]), rc = at(rn + c), t{}, x{};
-                    for (int k = 0; k < 4; k++) {
-                        if (ODD && !grid.has(i, j - i * w, k)) continue;
-                        I where = (4 * j + k) * C + c;
-                        if (!kept) at(un + where) = (at(un + where) - m) * rc;
-                        t += at(utn + where);
-                        x += at(un + where) * at(utn + where);
+                m = sum * inv;
+                for (I i = 0; i < h; i++) {
+                    VEC row{};
+                    for (I j = i * w; j < (i + 1) * w; j++) {
+                        VEC q{};
+                        for (int k = 0; k < 4; k++) {
+                            if (ODD && !grid.has(i, j - i * w, k)) continue;
+                            VEC d = at(un + (4 * j + k) * C + c) - m;
+                            q += d * d;
+                        }
+                        row += q;
                     }
-                    sumt.add(c, t);
-                    cross.add(c, x);
+                    square += row;
                 }
-                sumt.end_row(); cross.end_row();
+                for (I k = 0; k < LANES; k++) rn[c + k] = T(1) / std::sqrt(square[k] * inv + T(eps));
             }
-            EACH(c) { at(&meant[c]) = sumt[c] * inv; at(s + n * C + c) = cross[c] * inv; }
-        }
-        for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
-            VEC m = at(&mean[c]), rc = at(rn + c), gc = at(g + c), bc = at(b + c), p{}, pt{};
-            for (int k = 0; k < 4; k++) {
-                if (ODD && !grid.has(i, j, k)) continue;
-                I where = (4 * (i * w + j) + k) * C + c;
-                VEC unit = ALONG ? at(un + where) : (at(un + where) - m) * rc, y = gc * unit + bc;
-                p += y <= 0 ? VEC{} : y;  // what is not a number stays one
-                if (ALONG) {
-                    VEC t = rc * (at(utn + where) - at(&meant[c]) - unit * at(s + n * C + c));
-                    at(utn + where) = t;
-                    VEC yt = gc * t + at(gt + c) * unit + at(bt + c);
-                    pt += y <= 0 ? VEC{} : yt;
-                } else at(un + where) = unit;
+            const VEC rc = at(rn + c), gc = at(g + c), bc = at(b + c);
+            if (ALONG) {
+                VEC sum{}, cross{};
+                for (I i = 0; i < h; i++) {
+                    VEC row{}, rowx{};
+                    for (I j = i * w; j < (i + 1) * w; j++) {
+                        VEC t{}, x{};
+                        for (int k = 0; k < 4; k++) {
+                            if (ODD && !grid.has(i, j - i * w, k)) continue;
+                            I where = (4 * j + k) * C + c;
+                            if (!kept) at(un + where) = (at(un + where) - m) * rc;
+                            t += at(utn + where);
+                            x += at(un + where) * at(utn + where);
+                        }
+                        row += t;
+                        rowx += x;
+                    }
+                    sum += row; cross += rowx;
+                }
+                mt = sum * inv;
+                at(s + n * C + c) = cross * inv;
             }
-            if (ODD && !grid.has(i, j, 3)) continue;
-            I where = factors ? ((i + 1) * side + j + 1) * C + c : 0, plain = (n * less.pixels() + i * less.W + j) * C + c;
-            at(factors ? &image[where] : out + plain) = p * T(0.25);
-            if (ALONG) at(factors ? &imaget[where] : outt + plain) = pt * T(0.25);
+            for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) {
+                VEC p{}, pt{};
+                for (int k = 0; k < 4; k++) {
+                    if (ODD && !grid.has(i, j, k)) continue;
+                    I where = (4 * (i * w + j) + k) * C + c;
+                    VEC unit = ALONG ? at(un + where) : (at(un + where) - m) * rc, y = gc * unit + bc;
+                    p += y <= 0 ? VEC{} : y;  // what is not a number stays one
+                    if (ALONG) {
+                        VEC t = rc * (at(utn + where) - mt - unit * at(s + n * C + c));
+                        at(utn + where) = t;
+                        VEC yt = gc * t + at(gt + c) * unit + at(bt + c);
+                        pt += y <= 0 ? VEC{} : yt;
+                    } else at(un + where) = unit;
+                }
+                if (ODD && !grid.has(i, j, 3)) continue;
+                I where = factors ? ((i + 1) * side + j + 1) * C + c : 0, plain = (n * less.pixels() + i * less.W + j) * C + c;
+                at(factors ? &image[where] : out + plain) = p * T(0.25);
+                if (ALONG) at(factors ? &imaget[where] : outt + plain) = pt * T(0.25);
+            }
         }
         if (factors) {
-            image_to_factors(image.data(), out + n * less.tiles() * C, less, next, C);
-            if (ALONG) image_to_factors(imaget.data(), outt + n * less.tiles() * C, less, next, C);
+            image_to_factors<T, BYTES>(image.data(), out + n * less.tiles() * C, less, next, C);
+            if (ALONG) image_to_factors<T, BYTES>(imaget.data(), outt + n * less.tiles() * C, less, next, C);
         }
     }
 }
 
 // The way back: from the derivatives of `out` those of M (winograd) or of the convolution's tiles, and of g and b,
 // which are added to dg and db. Those of the pooled images are put into `keep`; the direction's come from there if kept.
-template <class T, bool ALONG, bool ODD>
+template <class T, I BYTES, bool ALONG, bool ODD>
 static void backward(const T* dout, const T* doutt, const T* u, const T* ut, const T* r, const T* s, const T* g,
                      const T* b, const T* gt, T* dM, T* dMt, T* dg, T* db, T* keep, I B, Grid grid, I C,
                      bool winograd, bool factors, bool kept) {
@@ -270,12 +259,11 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
     const I next = B * less.tiles(), side = 2 * less.w() + 2;
     T inv = T(1) / T(grid.H * grid.W);
     std::vector<T> image((2 * less.h() + 2) * side * C), imaget(ALONG ? image.size() : 0);
-    Sums<T> y1(C), yu(C), t1(C), tu(C), tt(C);
     for (I n = 0; n < B; n++) {
         const T *un = u + 4 * n * tiles * C, *utn = ALONG ? ut + 4 * n * tiles * C : nullptr, *rn = r + n * C;
         if (factors) {
-            factors_to_image(dout + n * less.tiles() * C, image.data(), less, next, C);
-            if (ALONG && !kept) factors_to_image(doutt + n * less.tiles() * C, imaget.data(), less, next, C);
+            factors_to_image<T, BYTES>(dout + n * less.tiles() * C, image.data(), less, next, C);
+            if (ALONG && !kept) factors_to_image<T, BYTES>(doutt + n * less.tiles() * C, imaget.data(), less, next, C);
             for (I i = 0; keep && i < less.H; i++)
                 memcpy(keep + (n * less.pixels() + i * less.W) * C, &image[((i + 1) * side + 1) * C],
                        less.W * C * sizeof(T));
@@ -285,69 +273,71 @@ static void backward(const T* dout, const T* doutt, const T* u, const T* ut, con
                                : plain + (n * less.pixels() + i * less.W + j) * C + c);
         };
         const bool factorst = factors && !kept;
-        y1.clear(); yu.clear();
-        if (ALONG) { t1.clear(); tu.clear(); tt.clear(); }
-        for (I i = 0; i < h; i++) {
-            for (I j = 0; j < less.W && i < less.H; j++) EACH(c) {
-                VEC gc = at(g + c), bc = at(b + c), ones{}, units{}, alongs{};
-                for (int k = 0; k < 4; k++) {
-                    I where = (4 * (i * w + j) + k) * C + c;
-                    VEC unit = at(un + where), open = gc * unit + bc <= 0 ? VEC{} : VEC{} + 1;
-                    ones += open;
-                    units += open * unit;
-                    if (ALONG) alongs += open * at(utn + where);
-                }
-                VEC dp = pooled(dout, image, factors, i, j, c);
-                y1.add(c, dp * ones);
-                yu.add(c, dp * units);
-                if (ALONG) {
-                    VEC dpt = pooled(doutt, imaget, factorst, i, j, c);
-                    t1.add(c, dpt * ones);
-                    tu.add(c, dpt * units);
-                    tt.add(c, dpt * alongs);
-                }
-            }
-            y1.end_row(); yu.end_row();
-            if (ALONG) { t1.end_row(); tu.end_row(); tt.end_row(); }
-        }
-        const T quarter = T(0.25), share = quarter * inv;
         EACH(c) {
-            at(db + c) += quarter * y1[c];
-            at(dg + c) += quarter * (ALONG ? yu[c] + tt[c] : yu[c]);
-        }
-        for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) EACH(c) {
-            VEC gc = at(g + c), bc = at(b + c), rc = at(rn + c), z[4], zt[4];
-            const bool beyond = ODD && !grid.has(i, j, 3);
-            VEC dy = beyond ? VEC{} : quarter * pooled(dout, image, factors, i, j, c), dyt{}, rs{}, slope = gc, cross{};
-            VEC one = gc * y1[c] * share, unitary = gc * yu[c] * share;  // means of du and of du·u
+            const VEC gc = at(g + c), bc = at(b + c), rc = at(rn + c);
+            VEC y1{}, yu{}, t1{}, tu{}, tt{};
+            for (I i = 0; i < less.H; i++) {
+                VEC row1{}, rowu{}, rowt1{}, rowtu{}, rowtt{};
+                for (I j = 0; j < less.W; j++) {
+                    VEC ones{}, units{}, alongs{};
+                    for (int k = 0; k < 4; k++) {
+                        I where = (4 * (i * w + j) + k) * C + c;
+                        VEC unit = at(un + where), open = gc * unit + bc <= 0 ? VEC{} : VEC{} + 1;
+                        ones += open;
+                        units += open * unit;
+                        if (ALONG) alongs += open * at(utn + where);
+                    }
+                    VEC dp = pooled(dout, image, factors, i, j, c);
+                    row1 += dp * ones;
+                    rowu += dp * units;
+                    if (ALONG) {
+                        VEC dpt = pooled(doutt, imaget, factorst, i, j, c);
+                        rowt1 += dpt * ones;
+                        rowtu += dpt * units;
+                        rowtt += dpt * alongs;
+                    }
+                }
+                y1 += row1; yu += rowu;
+                if (ALONG) { t1 += rowt1; tu += rowtu; tt += rowtt; }
+            }
+            const T quarter = T(0.25), share = quarter * inv;
+            at(db + c) += quarter * y1;
+            at(dg + c) += quarter * (ALONG ? yu + tt : yu);
+            VEC rs{}, slope = gc, cross{};
+            VEC one = gc * y1 * share, unitary = gc * yu * share;  // means of du and of du·u
             if (ALONG) {
                 rs = rc * at(s + n * C + c);
                 slope = at(gt + c) - rs * gc;
-                cross = gc * tu[c] * share;
-                if (!beyond) dyt = quarter * pooled(doutt, imaget, factorst, i, j, c);
-                one += slope * t1[c] * share;
-                unitary += slope * tu[c] * share - cross * rs + gc * tt[c] * share;
+                cross = gc * tu * share;
+                one += slope * t1 * share;
+                unitary += slope * tu * share - cross * rs + gc * tt * share;
             }
-            for (int k = 0; k < 4; k++) {
-                if (ODD && !grid.has(i, j, k)) { z[k] = zt[k] = VEC{}; continue; }
-                I where = (4 * (i * w + j) + k) * C + c;
-                VEC unit = at(un + where);
-                auto shut = gc * unit + bc <= 0;
-                VEC du = gc * (shut ? VEC{} : dy);
-                if (ALONG) {
-                    VEC d = shut ? VEC{} : dyt;
-                    du += slope * d - cross * (at(utn + where) + rs * unit);
-                    zt[k] = rc * (gc * d - gc * t1[c] * share - unit * cross);
+            for (I i = 0; i < h; i++) for (I j = 0; j < w; j++) {
+                VEC z[4], zt[4];
+                const bool beyond = ODD && !grid.has(i, j, 3);
+                VEC dy = beyond ? VEC{} : quarter * pooled(dout, image, factors, i, j, c), dyt{};
+                if (ALONG && !beyond) dyt = quarter * pooled(doutt, imaget, factorst, i, j, c);
+                for (int k = 0; k < 4; k++) {
+                    if (ODD && !grid.has(i, j, k)) { z[k] = zt[k] = VEC{}; continue; }
+                    I where = (4 * (i * w + j) + k) * C + c;
+                    VEC unit = at(un + where);
+                    auto shut = gc * unit + bc <= 0;
+                    VEC du = gc * (shut ? VEC{} : dy);
+                    if (ALONG) {
+                        VEC d = shut ? VEC{} : dyt;
+                        du += slope * d - cross * (at(utn + where) + rs * unit);
+                        zt[k] = rc * (gc * d - gc * t1 * share - unit * cross);
+                    }
+                    z[k] = rc * (du - one - unit * unitary);
                 }
-                z[k] = rc * (du - one - unit * unitary);
-            }
-            I tile = n * tiles + i * w + j;
-            if (winograd) {
-                tile_to_products<T>(z, dM + tile * C + c, P, C);
-                if (ALONG) tile_to_products<T>(zt, dMt + tile * C + c, P, C);
-            } else for (int k = 0; k < 4; k++) {
-                at(dM + (4 * tile + k) * C + c) = z[k];
-                if (ALONG) at(dMt + (4 * tile + k) * C + c) = zt[k];
+                I tile = n * tiles + i * w + j;
+                if (winograd) {
+                    tile_to_products<T, BYTES>(z, dM + tile * C + c, P, C);
+                    if (ALONG) tile_to_products<T, BYTES>(zt, dMt + tile * C + c, P, C);
+                } else for (int k = 0; k < 4; k++) {
+                    at(dM + (4 * tile + k) * C + c) = z[k];
+                    if (ALONG) at(dMt + (4 * tile + k) * C + c) = zt[k];
+                }
             }
         }
     }
@@ -387,17 +377,35 @@ static inline I rows_while(I i, const T* A, I step, I next, const T* B, I ldb, T
     return i;
 }
 
+// All rows of one panel. Long vectors have registers for twelve rows; as few rows wait for their own sums, all strips are
+// about as high as each other.
+template <class T, I BYTES, int NV>
+static inline void panel_times(const T* A, I step, I next, const T* B, I ldb, T* out, I ldo, I rows, I K, bool add) {
+    if (BYTES == 64) {
+        static void (*const strips[])(const T*, I, I, const T*, I, T*, I, I, bool) = {
+            rows_times<T, BYTES, 1, NV>, rows_times<T, BYTES, 2, NV>, rows_times<T, BYTES, 3, NV>,
+            rows_times<T, BYTES, 4, NV>, rows_times<T, BYTES, 5, NV>, rows_times<T, BYTES, 6, NV>,
+            rows_times<T, BYTES, 7, NV>, rows_times<T, BYTES, 8, NV>, rows_times<T, BYTES, 9, NV>,
+            rows_times<T, BYTES, 10, NV>, rows_times<T, BYTES, 11, NV>, rows_times<T, BYTES, 12, NV>,
+        };
+        for (I i = 0, left = (rows + 11) / 12; left > 0; left--) {
+            I some = (rows - i + left - 1) / left;
+            strips[some - 1](A + i * step, step, next, B, ldb, out + i * ldo, ldo, K, add);
+            i += some;
+        }
+        return;
+    }
+    I i = rows_while<T, BYTES, 6, NV>(0, A, step, next, B, ldb, out, ldo, rows, K, add);
+    i = rows_while<T, BYTES, 4, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+    i = rows_while<T, BYTES, 2, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+    rows_while<T, BYTES, 1, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
+}
+
 template <class T, I BYTES, int NV>
 static void panels(const T* A, I step, I next, const T* B, I ldb, I panel, T* out, I ldo, I rows, I K, I N, bool add) {
     const I width = NV * BYTES / sizeof(T);
-    for (I c = 0; c < N; c += width, B += panel, out += width) {
-        I i = 0;
-        if (BYTES == 64) i = rows_while<T, BYTES, 12, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        i = rows_while<T, BYTES, 6, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        i = rows_while<T, BYTES, 4, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        i = rows_while<T, BYTES, 2, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-        rows_while<T, BYTES, 1, NV>(i, A, step, next, B, ldb, out, ldo, rows, K, add);
-    }
+    for (I c = 0; c < N; c += width, B += panel, out += width)
+        panel_times<T, BYTES, NV>(A, step, next, B, ldb, out, ldo, rows, K, add);
 }
 
 // Columns that are computed at a time, a panel: two long vectors, or one, or a short one.
@@ -444,6 +452,7 @@ struct Shape {
     I K() const { return 9 * channels; }
     I wide() const { return (K() + 31) / 32 * 32; }        // of the first layer's columns when they are results
     I features() const { return pixels() * C; }
+    template <class T> bool wide_channels() const { return C * sizeof(T) % LONG == 0; }
     I filter(I l) const { return l ? 16 * C * C : K() * C; }
     I packed(I l) const { return l ? 2 * filter(l) : filter(0) + C * wide(); }
     // where a layer's parameters are in the flat vector: weight, bias, g, b; and those of the linear layer
@@ -526,7 +535,7 @@ static void columns(const Shape& S, const T* x, T* col, T* bordered) {
         if (!grid.has(i, j, k)) { std::fill(col, col + S.K(), T(0)); col += S.K(); continue; }
         const T* corner = bordered + (2 * i + k / 2) * side + 2 * j + k % 2;
         for (I c = 0; c < S.channels; c++, corner += size) for (I a = 0; a < 3; a++, col += 3) {
-            col[0] = corner[a * side]; col[1] = corner[a * side + 1]; col[2] = corner[a * side + 2];
+            memcpy(col, corner + a * side, 4 * sizeof(T));  // the fourth is written over
         }
     }
 }
@@ -549,16 +558,16 @@ static void fold(const Shape& S, const T* col, T* x, T* bordered) {
         memcpy(x + (c * S.H + a) * S.W, bordered + c * size + (a + S.pad) * side + S.pad, S.W * sizeof(T));
 }
 
-template <class T> static T dot(const T* a, const T* b, I n) {
+template <class T, I BYTES = 32> static T dot(const T* a, const T* b, I n) {
     VEC sum{};
-    for (I i = 0; i < n; i += Lanes<T>::n) sum += at(a + i) * at(b + i);
+    for (I i = 0; i < n; i += LANES) sum += at(a + i) * at(b + i);
     T s = 0;
-    for (I i = 0; i < Lanes<T>::n; i++) s += sum[i];
+    for (I i = 0; i < LANES; i++) s += sum[i];
     return s;
 }
 
-template <class T> static void add_times(T* a, T k, const T* b, I n) {
-    for (I i = 0; i < n; i += Lanes<T>::n) at(a + i) += k * at(b + i);
+template <class T, I BYTES = 32> static void add_times(T* a, T k, const T* b, I n) {
+    for (I i = 0; i < n; i += LANES) at(a + i) += k * at(b + i);
 }
 
 // One image's features [pixel][channel] in the order of the linear layer's weights [channel][pixel], and back.
@@ -581,7 +590,7 @@ template <class T, bool ALONG> struct Group {
             I n = 4 * G * S.tiles(l) * S.C;
             own_u.emplace_back(n); own_r.emplace_back(G * S.C);
             u[l] = own_u[l]; r[l] = own_r[l];
-            V.emplace_back(l ? 4 * n : 4 * G * S.tiles(0) * S.K());
+            V.emplace_back(l ? 4 * n : 4 * G * S.tiles(0) * S.K() + 1);
             if (ALONG) { ut.emplace_back(n); s.emplace_back(G * S.C); Vt.emplace_back(l ? 4 * n : 0); }
             else { ut.emplace_back(); s.emplace_back(); Vt.emplace_back(); }
             if (l) { most = std::max(most, 4 * n); pooled = std::max(pooled, 4 * n); }
@@ -594,7 +603,7 @@ template <class T, bool ALONG> struct Group {
             Vt.emplace_back(G * S.features());
             Mt = Room<T>(most); dVt = Room<T>(pooled); col = Room<T>(4 * S.tiles(0) * S.wide());
         } else Vt.emplace_back();
-        bordered = Room<T>(S.channels * (S.H + 2 * S.pad) * (S.W + 2 * S.pad));
+        bordered = Room<T>(S.channels * (S.H + 2 * S.pad) * (S.W + 2 * S.pad) + 1);
     }
 
     void keep(T* memory, I B) {
@@ -628,7 +637,8 @@ template <class T, bool ALONG> struct Group {
                 }
             }
             const T *g = params + S.gain(l), *ga = ALONG ? a + S.gain(l) : nullptr;
-            (S.grid(l).odd() ? forward<T, ALONG, true> : forward<T, ALONG, false>)(
+            (S.grid(l).odd() ? S.wide_channels<T>() ? forward<T, LONG, ALONG, true> : forward<T, 32, ALONG, true>
+                             : S.wide_channels<T>() ? forward<T, LONG, ALONG, false> : forward<T, 32, ALONG, false>)(
                 M.p, Mt.p, u[l], ut[l].p, r[l], s[l].p, g, g + C, ga, ALONG ? ga + C : nullptr, V[l + 1].p,
                 Vt[l + 1].p, B, S.grid(l), C, l > 0, !last, known(l), 1e-5);
         }
@@ -644,7 +654,8 @@ template <class T, bool ALONG> struct Group {
             const T *U = filters(packed, l) + S.filter(l), *Ua = ALONG ? filters(packed_a, l) + S.filter(l) : nullptr;
             T* dgain = g + S.gain(l);
             bool done = known(l + 1);
-            (S.grid(l).odd() ? backward<T, ALONG, true> : backward<T, ALONG, false>)(
+            (S.grid(l).odd() ? S.wide_channels<T>() ? backward<T, LONG, ALONG, true> : backward<T, 32, ALONG, true>
+                             : S.wide_channels<T>() ? backward<T, LONG, ALONG, false> : backward<T, 32, ALONG, false>)(
                 dV.p, done ? kept[l + 1] : dVt.p, u[l], ut[l].p, r[l], s[l].p, gain, gain + C, ga, M.p, Mt.p, dgain,
                 dgain + C, ALONG || last ? nullptr : kept[l + 1], B, S.grid(l), C, l > 0, !last, done);
             if (l == 0) {
