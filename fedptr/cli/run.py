@@ -83,7 +83,8 @@ def print_summary(summary: Record, out: Path) -> int:
         print(f"errors after the last round, in the labels' units: {errors}")
     if early := summary.get("stopped_early"):
         print(f"stopped early after round {early['round']}: {early['reason']}")
-    scores = {"their own models": "clients_personal", "the global model": "clients_global"}
+    own = "the global model, adapted by each client," if summary.get("personal_adapts") else "their own models"
+    scores = {own: "clients_personal", "the global model": "clients_global"}
     known = {words: summary[name] for words, name in scores.items() if name in summary}
     if known:
         parts = (f"{words} {s['weighted']:.2%} (worst client {s['worst']:.2%})" for words, s in known.items())

@@ -56,6 +56,17 @@ def render_spread_table(found: Sequence[SeriesScores]) -> str:
     return f'<div class="spread">{render_table(headings, rows, words=2)}</div>'
 
 
+def explain_scores(found: Sequence[SeriesScores]) -> str:
+    """What the numbers are, and whose personal models are made for the evaluation."""
+    adapted = [one.label for one in found if one.used == "personal" and one.runs[0].run.plan.method.adapts]
+    if not adapted:
+        return EXPLAINED
+    return (
+        f"{EXPLAINED} Of {', '.join(adapted)} the personal model is the global one after adaptation to the client’s "
+        "training data, and the global one is before it."
+    )
+
+
 def render_loss_table(series: Sequence[Series]) -> str:
     """Of tasks without classes: the loss on the clients' own test data, mean over seeds; empty where there is none."""
     rows = []

@@ -300,7 +300,7 @@ def render_group_clients(i: int, one: Group, about: dict[str, Any]) -> str:
     return "".join([
         "<h3>How well it works for every client</h3>",
         client_section.render_spread_table(known),
-        f'<p class="small">{escape(client_section.EXPLAINED)}</p>',
+        f'<p class="small">{escape(client_section.explain_scores(known))}</p>',
         client_section.render_client_table(known),
         slider + render_charts("clients") if dots else "",
         render_client_curves(i, [scores.label for scores in known], personalised) if curves else "",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedptr.compute.available_memory import available_bytes
 from fedptr.compute.memory_estimate import client_state_budget, estimate_memory, measure_footprint
-from fedptr.core.method import Method
+from fedptr.core.federation import expected_reply, first_run, site_of_round
+from fedptr.core.method import Method, Site
+from fedptr.core.randomness import Key
+from fedptr.core.round_record import count_bytes, split_log
 from fedptr.messages import count_noun, format_duration
 from fedptr.runs.experiment import Experiment
 from fedptr.runs.plan import Plan
@@ -82,6 +86,9 @@ def count_up(plan: Plan, experiment: Experiment, unit: UnitCosts, memory: float,
     seconds = T * quick + max(0.0, learning) + evaluations * evaluation
     rest, parameters = max(1, T - quick_rounds), experiment.task.joint.layers[-1].stop
     weights = 4 * parameters
+    down, up = quick_rounds * unit.down_quick + (T - quick_rounds) * unit.down, T * unit.up
+    if type(method).silent is not Method.silent:
+        down, up = count_messages(plan, experiment)
     each = (seconds - quick_rounds * quick - evaluations * evaluation * quick_rounds / T) / rest
     return RunEstimate(
         rounds=T,
@@ -91,12 +98,27 @@ def count_up(plan: Plan, experiment: Experiment, unit: UnitCosts, memory: float,
         quick=quick + evaluation * evaluations / T if quick_rounds else each,
         round=each,
         seconds=seconds,
-        down=cohort * (quick_rounds * unit.down_quick + (T - quick_rounds) * unit.down),
-        up=cohort * T * unit.up,
+        down=cohort * down,
+        up=cohort * up,
         memory=memory,
         free=free,
         disk=CHECKPOINTS * unit.server + N * unit.client + weights + T * RECORD * (1 + cohort),
     )
+
+
+def count_messages(plan: Plan, experiment: Experiment) -> tuple[float, float]:
+    """Bytes to and from a client that is there in every round, where rounds differ in what they send."""
+    method, clients = plan.method, experiment.clients
+    server = Site(experiment.task, plan.local, Key(plan.run.seed), 0, len(clients), numbers=len(clients))
+    run, down, up = first_run(method, server), 0, 0
+    for t in range(plan.run.rounds):
+        site = site_of_round(server, plan.local, plan.run, t)
+        msg, _ = split_log(method.broadcast(run.server, site)[0])
+        down += count_bytes(msg) + ("buffers" in run.server and count_bytes({"buffers": run.server["buffers"]}))
+        for entry in expected_reply(method, run, site, max(map(len, clients))).values():
+            assert entry.dtype is not None
+            up += math.prod(entry.shape) * entry.dtype.itemsize
+    return down, up
 
 
 def count_cohort(plan: Plan, clients: int) -> float:

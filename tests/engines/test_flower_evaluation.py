@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedptr[f
 from same_bits import same
 from simulated_nodes import Lab
 from small_plans import TABLES, plan_for
+from small_world import part_for
 
 from fedptr.core.federation import Run, federate
 from fedptr.engines.flower.server.deploy_plan import DeployRules, check_evaluation, nodes_evaluate
@@ -23,6 +24,7 @@ from fedptr.engines.flower.wire.parcel import Parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import UserError
+from fedptr.methods import all_methods
 from fedptr.runs import plan as planning
 from fedptr.runs.experiment import prepare_experiment
 from fedptr.runs.plan import Plan
@@ -73,6 +75,17 @@ def test_own_messages_other_shapes_and_own_models_travel_with_the_same_bits(
     assert all(set(scores(record)) == set(SCORES) for record in lab.records())
     assert runs[-1].record["client_loss"] != runs[-1].record["personal_loss"]
     assert [record["test_loss"] for record in lab.records()] == [run.record["test_loss"] for run in runs]
+
+
+@pytest.mark.parametrize("name", [name for name, method in all_methods().items() if method.personalised])
+def test_every_personalised_method_gives_the_scores_of_the_in_process_engine(name: str, tmp_path: Path) -> None:
+    """Most clients have not been trained yet; some methods adapt the model on the node's training data."""
+    plan = plan_for(name, rounds=3, participation=part_for(name, 0.34))
+    lab = lab_of(tmp_path, plan)
+    lab.serve()
+    expected = [scores(run.record) for run in in_process(plan)]
+    assert [scores(record) for record in lab.records()] == expected
+    assert all(set(told) == set(SCORES) for told in expected)
 
 
 def test_an_evaluation_leaves_a_nodes_state_as_it_is(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def runs(plan: Plan, visits: Any) -> list[Run]:
     e, p = prepare_experiment(plan), plan
-    return list(federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, visits=visits))
+    how = {"visits": visits, "client_tests": e.client_tests}
+    return list(federate(p.method, e.task, e.clients, e.test, p.run, p.local, p.faults, **how))
 
 
 def on_ray(plan: Plan, pool: Pool) -> list[Run]:
@@ -140,9 +141,10 @@ def assert_same(here: list[Run], there: list[Run], still: bool = False) -> None:
 
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_gives_the_same_bits(name: str, pool: Pool) -> None:
-    """Weights, server, clients and records, with simulated dropouts and stragglers."""
+    """Weights, server, clients and records, with simulated dropouts and stragglers; personal models' scores too."""
     tables = plan(name, faults={"drop": 0.2, "straggle": 0.5}, run={"participation": part_for(name, 0.5)})
     here = runs(tables, visit_in_process)
+    assert ("personal_accuracy" in here[-1].record) == all_methods()[name].personalised
     assert all_methods()[name].one_shot or any("dropped" in run.record for run in here)
     assert_same(here, on_ray(tables, pool), still=may_stay(name))
 

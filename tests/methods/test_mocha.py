@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from fedptr.cli.main import main
 from fedptr.core.faults import Faults
 from fedptr.core.federation import Rounds, Run, federate, last_run
 from fedptr.core.method import Site
+from fedptr.core.randomness import Key
 from fedptr.core.samples import Samples
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
@@ -93,6 +96,59 @@ def related() -> Tensor:
     g = torch.Generator().manual_seed(3)
     root = torch.randn(N, N, generator=g, dtype=torch.float64)
     return root @ root.mT / N + 0.3 * EYE
+
+
+def steps_by_hand(
+    data: Samples, a: Tensor, w: Tensor, sigma: float, rho: float, method: Mocha, order: Tensor
+) -> Tensor:
+    """One coordinate after another, class by class, as the paper has it; changes a, and returns Δb."""
+    lam, m = method.lam, len(data)
+    delta, delta_b = torch.zeros_like(w), torch.zeros_like(w)
+    for j in order.tolist():
+        x = data.x[j]
+        for k in range(len(w)):
+            y, z, old = float(targets(data, k)[j]), float(x @ (w[k] + rho * delta[k])), float(a[j, k])
+            curvature = rho * sigma * float(x @ x) / (lam * m)
+            if method.loss == "hinge":
+                change = y * min(max(y * old + (1 - y * z) / curvature, 0.0), 1.0) - old
+            else:
+                change = (y - z - old) / (1 + curvature)
+            a[j, k] += change
+            delta[k] += sigma * change * x / (lam * m)
+            delta_b[k] += change * x / m
+    return delta_b
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+@pytest.mark.parametrize("loss", ["hinge", "squared"])
+def test_rounds_by_the_printed_rule(loss: Any, weighting: Any) -> None:
+    """Half of the clients in a round; Σ and ρ are learned twice, and the models that are sent belong to the new Σ."""
+    clients, method = make_clients(3), Mocha(weighting, loss=loss, lam=0.3, frac=0.6, inner=2)
+    duals = [torch.zeros(len(c), 3).double() for c in clients]
+    B, W, Sigma, rho, came = torch.zeros(N, 3 * D).double(), torch.zeros(N, 3 * D).double(), EYE / N, 1.0, set[int]()
+    for now in federate(method, make_task(3), clients, rounds=Rounds(rounds=6, participation=0.5)):
+        t = now.round - 1
+        if t in (2, 4):
+            there = torch.tensor(sorted(came))
+            left, values, _ = torch.linalg.svd(W[there], full_matrices=False)
+            Sigma = EYE / N
+            Sigma[there[:, None], there] = len(there) / N * (left * values) @ left.mT / values.sum()
+            rho = max(float(Sigma[i].abs().sum() / Sigma[i, i]) for i in range(N))
+            W = Sigma @ B / 0.3
+        for i in now.record["cohort"]:
+            n = len(clients[i])
+            order = torch.randperm(n, generator=Key(0).at("round", t, "client", i)("coordinates"))[: math.ceil(0.6 * n)]
+            sigma = float(Sigma[i, i])
+            B[i] += steps_by_hand(clients[i], duals[i], W[i].view(3, D), sigma, rho, method, order).flatten()
+            torch.testing.assert_close(now.clients[i]["a_i"], duals[i], atol=1e-10, rtol=1e-10)
+        came |= set(now.record["cohort"])
+        W = Sigma @ B / 0.3
+        torch.testing.assert_close(now.server["W"], W, atol=1e-10, rtol=1e-10)
+        weights = torch.tensor(
+            [(len(c) if weighting == "samples" else 1.0) * (i in came) for i, c in enumerate(clients)]
+        )
+        torch.testing.assert_close(now.w, weights.double() / weights.sum() @ W, atol=1e-10, rtol=1e-10)
+    assert rho > 1.05
 
 
 def test_squared_loss_reaches_the_ridge_solution_for_any_fixed_relationship() -> None:

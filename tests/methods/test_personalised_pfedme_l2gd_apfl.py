@@ -188,6 +188,17 @@ def test_l2gd_draws_models_together_by_its_factor() -> None:
     assert seen == {True, False}
 
 
+def test_l2gd_counts_steps_with_momentum_as_they_act() -> None:
+    """K = 3 steps with ρ = 0.5 along one gradient lead 1 + 1.5 + 1.75 times as far as a plain step."""
+    problem, method = small_problem(), L2GD(lam=0.5, p=0.5, momentum=0.5)
+    local = method.settings(FEW)
+    t = next(t for t in range(1, 50) if coins(0.5, 50)[t])
+    site = site_of_client(Site(problem.task, local, Key(0), t, 4, numbers=4), 0, 0, problem.clients[0], 1, 1.0)
+    x_i, mean = torch.ones(4).double(), torch.zeros(4).double()
+    _, client = method.train({"x": mean}, {"x_i": x_i, "steps": torch.tensor(3)}, site, {})
+    torch.testing.assert_close(client["x_i"], (1 - 4.25 * 0.3 * 0.5) * x_i)
+
+
 def test_l2gd_without_a_tie_trains_alone() -> None:
     problem = small_problem()
     run = last_run(

@@ -64,6 +64,14 @@ def test_numbers_are_those_of_the_last_five_rounds(tmp_path: Path) -> None:
     assert client_data.describe_gain(one)["worse"][0] == pytest.approx(np.mean(worse))
 
 
+def test_models_that_are_adapted_for_the_evaluation_are_said_to_be(tmp_path: Path) -> None:
+    for name in ("ditto", "finetune"):
+        made_run(tmp_path / name, tables(name), extra=scores_by_client(0.3))
+    text = build_page(*find_runs([tmp_path]))
+    assert "Of finetune the personal model is the global one after adaptation" in text
+    assert "after adaptation" not in build_page(*find_runs([tmp_path / "ditto"]))
+
+
 def test_clients_of_other_splits_are_not_averaged(tmp_path: Path) -> None:
     for seed in range(2):
         made_run(tmp_path / str(seed), tables(seed=seed, split={"seed": seed}), extra=scores_by_client())

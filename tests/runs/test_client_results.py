@@ -86,6 +86,14 @@ def test_a_global_method_has_client_scores_where_asked(tmp_path: Path, capsys: p
     assert "clients_personal" not in held
 
 
+def test_a_model_that_is_adapted_for_the_evaluation_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--method", "finetune", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
+    assert "test data: the global model, adapted by each client, " in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["personal_adapts"] is True
+
+
 def test_a_comparison_has_columns_for_clients_only_where_they_are_tested() -> None:
     plain = {"accuracy": 0.5, "accuracy_best": 0.6, "seconds_per_round": 1.0, "bytes_per_round": 1e6}
     tested = {**plain, "clients_global": {"weighted": 0.4, "worst": 0.1}}

@@ -91,6 +91,17 @@ def test_what_is_sent_and_kept_is_what_a_run_sends_and_keeps(name: str, tmp_path
     assert 1 / 3 < found.disk / sum(path.stat().st_size for path in out.rglob("*")) < 3
 
 
+@pytest.mark.parametrize("name", ["l2gd", "fedpd", "local"])
+def test_rounds_that_send_nothing_are_not_counted(name: str, tmp_path: Path) -> None:
+    """They depend on a coin, and the first round says nothing of the others."""
+    options = ["--method", name, "--rounds", "12", *([] if name == "local" else ["--set", "method.p=0.4"])]
+    found = estimate_run(*prepared(*options))
+    assert main(["run", *TINY, *options, "--out", str(tmp_path)]) == 0
+    rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert (found.down, found.up) == tuple(sum(told[way] for told in rounds) for way in ("bytes_down", "bytes_up"))
+    assert len({told["bytes_up"] for told in rounds}) == (1 if name == "local" else 2)
+
+
 def test_a_rehearsal_learns_in_few_steps_and_uses_what_it_learned() -> None:
     assert make_method("fedavg").shorten(1) == make_method("fedavg")
     assert make_method("fedptr-s").shorten(2).outer_steps == 2
