@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= benchmarks/.venv
+PEERS_PYTHON ?= $(PYTHON)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
@@ -91,7 +92,7 @@ $(VENV)/.fuzz: $(VENV)/.test $(VENV)/.flower
 	@touch $@
 
 $(PEERS)/.made: benchmarks/peers.txt constraints.txt
-	$(PYTHON) -m venv $(PEERS)
+	$(PEERS_PYTHON) -m venv $(PEERS)
 	-$(PEERS)/bin/pip --disable-pip-version-check install -q -c constraints.txt -r benchmarks/peers.txt && touch $@
 
 clean:

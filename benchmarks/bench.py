@@ -25,6 +25,7 @@ FIGURES = {
     "round": "FedAvg round",
     "side": "clients side by side",
     "fedptr": "FedPTR round",
+    "cheap": "FedPTR round with the recommended cheap setting",
     "digits": "FedPTR round on digits",
     "sizes": "images of other sizes",
     "visits": "visits of tiny clients",

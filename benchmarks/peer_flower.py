@@ -1,4 +1,4 @@
-"""FedAvg rounds in Flower's simulation, with the plain training loop as its client. Argument: CPUs per client."""
+"""FedAvg rounds in Flower's simulation, with a plain training loop as its client. Argument: CPUs per client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from peer_process import RoundGate, client_samples, load_work
-from plain_references import train_plain_loop
-from torch.utils.data import TensorDataset
-from workload import make_network
+from plain_references import train_on_tensors
+from workload import make_network_of
 
 client, server = ClientApp(), ServerApp()
 
@@ -21,11 +20,11 @@ client, server = ClientApp(), ServerApp()
 @client.train()
 def train(message: Message, context: Context) -> Message:
     work = load_work()
-    data = TensorDataset(*client_samples(int(context.node_config["partition-id"])))
-    model = make_network(work["width"])
+    x, y = client_samples(int(context.node_config["partition-id"]))
+    model = make_network_of(work)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    model = train_plain_loop(model, data, work["batch"], shuffle=False)
-    metrics = MetricRecord({"num-examples": len(data)})
+    model = train_on_tensors(model, x, y, **work["local"])
+    metrics = MetricRecord({"num-examples": len(y)})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
@@ -37,8 +36,11 @@ def main(grid: Grid, context: Context) -> None:
         turns.wait(arrays.to_torch_state_dict())
         return None
 
-    everyone: Any = FedAvg(fraction_evaluate=0.0, min_train_nodes=work["clients"], min_available_nodes=work["clients"])
-    everyone.start(grid, ArrayRecord(work["state"]), num_rounds=work["rounds"], evaluate_fn=between)
+    share, clients = work["cohort"] / work["clients"], work["clients"]
+    strategy: Any = FedAvg(
+        fraction_train=share, fraction_evaluate=0.0, min_train_nodes=work["cohort"], min_available_nodes=clients
+    )
+    strategy.start(grid, ArrayRecord(work["state"]), num_rounds=work["rounds"], evaluate_fn=between)
 
 
 if __name__ == "__main__":

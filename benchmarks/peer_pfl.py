@@ -23,7 +23,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
-from workload import make_network
+from workload import make_network_of
 
 
 class PflNetwork(nn.Module):
@@ -70,21 +70,29 @@ class WaitBetweenRounds(TrainingProcessCallback):
 def main() -> None:
     work = load_work()
     users = list(range(work["clients"]))
-    net = PflNetwork(make_network(work["width"]))
+    net = PflNetwork(make_network_of(work))
     net.body.load_state_dict(work["state"])
-    data = {i: Dataset(raw_data=list(client_samples(i)), user_id=str(i)) for i in users}
-    sampled = FederatedDataset(lambda i: data[int(i)], get_user_sampler("minimize_reuse", users))
+    local = work["local"]
+
+    def make_dataset(i: Any) -> Dataset:
+        return Dataset(raw_data=list(client_samples(int(i))), user_id=str(i))
+
+    sampled = FederatedDataset(make_dataset, get_user_sampler("minimize_reuse", users))
     backend = SimulatedBackend(sampled, sampled, postprocessors=[WeightByDatapoints()])
     model = PyTorchModel(
         net,
-        functools.partial(torch.optim.SGD, momentum=0.5),
+        functools.partial(torch.optim.SGD, momentum=local["momentum"]),
         torch.optim.SGD(net.parameters(), lr=1.0),
     )
     FederatedAveraging().run(
-        NNAlgorithmParams(work["rounds"], evaluation_frequency=10**6, train_cohort_size=len(users), val_cohort_size=0),
+        NNAlgorithmParams(
+            work["rounds"], evaluation_frequency=10**6, train_cohort_size=work["cohort"], val_cohort_size=0
+        ),
         backend,
         model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=work["batch"]),
+        NNTrainHyperParams(
+            local_num_epochs=local["epochs"], local_learning_rate=local["lr"], local_batch_size=local["batch"]
+        ),
         NNEvalHyperParams(local_batch_size=1000),
         callbacks=[WaitBetweenRounds(net.body)],
     )

@@ -144,12 +144,14 @@ class RoundGate:
 
 @functools.cache
 def load_work() -> dict[str, Any]:
-    """The work, read once per process: x, y, state, width, clients, batch, rounds."""
+    """The work, read once per process: x, y, state, network, shape, width, clients, cohort, rounds, local."""
     found: dict[str, Any] = torch.load(os.path.join(os.environ[FOLDER], "work.pt"), weights_only=True)
     return found
 
 
 def client_samples(i: int) -> tuple[Tensor, Tensor]:
-    """The images and labels of one client."""
+    """The images and labels of one client; images in bytes are normalised, as ours are."""
     work = load_work()
-    return work["x"].chunk(work["clients"])[i], work["y"].chunk(work["clients"])[i]
+    size = len(work["y"]) // work["clients"]
+    x, y = (work[name][i * size : (i + 1) * size] for name in ("x", "y"))
+    return (x if x.is_floating_point() else (x.float() - work["mean"]) / work["std"]), y

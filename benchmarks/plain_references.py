@@ -29,6 +29,20 @@ def train_plain_loop(
     return model
 
 
+def train_on_tensors(
+    model: nn.Module, x: Tensor, y: Tensor, batch: int, epochs: int, lr: float, momentum: float
+) -> nn.Module:
+    """The model itself, trained in the order of the data, without what a DataLoader takes for a small client."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    model.train()
+    for _ in range(epochs):
+        for part, labels in zip(x.split(batch), y.split(batch), strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(part), labels).backward()
+            optimizer.step()
+    return model
+
+
 def run_plain_round(model: nn.Module, clients: Sequence[TensorDataset], batch: int, shuffle: bool = True) -> None:
     """One FedAvg round: the clients train one after another, then the weighted mean becomes the model's state."""
     states = [train_plain_loop(model, data, batch, shuffle=shuffle).state_dict() for data in clients]

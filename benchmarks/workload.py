@@ -5,10 +5,12 @@ Needs only torch, as it is also imported where a peer is installed instead of us
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from fedptr.models.networks import ConvNet
+from fedptr.models.networks import MLP, ConvNet, LinearModel
 
 SHAPE, CLASSES = (3, 32, 32), 10
 
@@ -26,6 +28,14 @@ def make_network(width: int, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         return ConvNet(SHAPE, CLASSES, width)
+
+
+def make_network_of(work: dict[str, Any]) -> nn.Module:
+    """The network of a peer's work, whose parameters are in its `state`."""
+    network, shape, width = work["network"], work["shape"], work["width"]
+    if network == "convnet":
+        return ConvNet(shape, CLASSES, width)
+    return LinearModel(shape, CLASSES) if network == "linear" else MLP(shape, CLASSES, width=width)
 
 
 def count_forward_flops(model: nn.Module) -> int:

@@ -21,20 +21,22 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench
 import bench_results
+import figure_cheap
 import figure_fedptr
 import figure_matching
+import figure_visits
 import our_side
 import peer_process
 import timing
 import workload
-from plain_references import train_plain_loop, weighted_mean
+from plain_references import train_on_tensors, train_plain_loop, weighted_mean
 
 
 def eager(width: int, dtype: torch.dtype = torch.float32) -> Classification:
     return Classification(workload.make_network(width).to(dtype), workload.SHAPE, workload.CLASSES)
 
 
-MODULES = {path.stem for path in Path(bench.__file__).parent.glob("*.py")} - {"peer_flower", "peer_pfl"}
+MODULES = {path.stem for path in Path(bench.__file__).parent.glob("*.py")} - {"peer_blazefl", "peer_flower", "peer_pfl"}
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -86,6 +88,32 @@ def test_the_cost_of_a_round_is_what_its_operations_are() -> None:
     rare = replace(cheaper, client=replace(cheaper.client, H=20, mtt_every=4))
     beside = (20 * step + D) / 4 + project
     assert figure_fedptr.cost_in_fedavg_rounds(rare.client, rare, turn, 50) == pytest.approx(1 + 10 * beside / 150_000)
+
+
+def test_the_cost_of_rare_matching() -> None:
+    turn = {"A": 10.0, "B": 10.0, "P": 11.0, "M": 15.0}
+    (server, _), (client, _) = figure_cheap.METHODS  # every second round, and every fourth
+    assert figure_cheap.cost_in_fedavg_rounds(server, turn, 10) == pytest.approx(1 + (1 + 4 / 2) / 100)
+    assert figure_cheap.cost_in_fedavg_rounds(client, turn, 10) == pytest.approx(1 + 5 * (1 + 4 / 4) / 100)
+
+
+def test_a_peer_gets_its_clients_samples_as_we_normalise_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = figure_visits.work_of_peer("logistic regression", 6, 1)
+    monkeypatch.setattr(peer_process, "load_work", lambda: work)
+    whole = Samples(work["x"], work["y"], mean=torch.tensor(figure_visits.MEAN), std=torch.tensor(figure_visits.STD))
+    for i, rows in enumerate(torch.arange(len(work["y"])).chunk(6)):
+        x, y = peer_process.client_samples(i)
+        mine, labels = whole.part(rows).take(torch.arange(len(rows)))
+        torch.testing.assert_close(x, mine)
+        assert torch.equal(y, labels)
+
+
+def test_peers_train_as_the_plain_loop_does() -> None:
+    x, y = workload.make_images(23)
+    ours = train_plain_loop(workload.make_network(3), TensorDataset(x, y), 5, shuffle=False)
+    theirs = train_on_tensors(workload.make_network(3), x, y, batch=5, epochs=1, lr=0.01, momentum=0.5)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 def test_everyone_runs_once_before_and_once_in_every_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedptr.compute.available_memory import available_bytes
+from fedptr.compute.choose import count_gradients
 from fedptr.compute.memory_estimate import client_state_budget, estimate_memory, measure_footprint
 from fedptr.core.federation import expected_reply, first_run, site_of_round
 from fedptr.core.method import Method, Site
@@ -144,12 +145,11 @@ def needed_memory(plan: Plan, experiment: Experiment, free: float | None) -> flo
 
 
 def takes_long(plan: Plan, experiment: Experiment) -> bool:
-    """Whether local training alone takes more than a minute, by the time of one gradient."""
-    largest = max(experiment.clients, key=len)
+    """Whether the gradients of training and of matching take more than a minute, by the time of one gradient."""
+    task, largest = experiment.task, max(experiment.clients, key=len)
     batch = min(plan.local.batch, len(largest))
-    each = time_gradient(experiment.task, largest, batch) * plan.method.effort.step / batch
-    samples = plan.run.participation * sum(map(len, experiment.clients)) * plan.local.epochs
-    return each * samples * plan.run.rounds > LONG
+    images = sum(map(len, experiment.clients))
+    return time_gradient(task, largest, batch) / batch * count_gradients(plan, task.classes, images) > LONG
 
 
 def format_seconds(seconds: float) -> str:

@@ -13,7 +13,7 @@ from fedptr.cli.main import build_parser, main
 from fedptr.cli.plan_options import build_tables
 from fedptr.core.round_record import count_bytes
 from fedptr.methods import all_methods, make_method
-from fedptr.runs.estimate import count_up, estimate_run
+from fedptr.runs.estimate import count_up, estimate_run, takes_long
 from fedptr.runs.experiment import Experiment, prepare_experiment
 from fedptr.runs.plan import Plan, check_plan
 from fedptr.runs.rehearse import UnitCosts
@@ -133,6 +133,13 @@ def test_a_long_run_says_it_before_it_starts(
     assert "fedptr: this run will take about" in capsys.readouterr().err
     weights = [json.loads((tmp_path / run / "summary.json").read_text())["weights_sha256"] for run in ("short", "long")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(("options", "long"), [(["fedavg"], False), (["fedptr", "--set", "method.H=2000"], True)])
+def test_matching_makes_a_run_long(options: list[str], long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where local training takes a moment."""
+    monkeypatch.setattr("fedptr.runs.estimate.time_gradient", lambda task, data, n: 1e-5 * n)
+    assert takes_long(*prepared("--rounds", "20", "--method", *options)) is long
 
 
 def test_states_are_counted_in_bytes() -> None:
