@@ -457,6 +457,16 @@ class WordVectors(nn.Module):
         return vectors
 
 
+def has_features(task: Task) -> bool:
+    """Whether the model has a linear layer, whose inputs are the features; other tasks say it when they are asked."""
+    return not isinstance(task, ModelTask) or any(isinstance(part, nn.Linear) for part in task.model.modules())
+
+
+def takes_texts(task: Task) -> bool:
+    """Whether the model's inputs are token numbers, which cannot be learned."""
+    return bool(getattr(task, "tokens", 0)) or hasattr(getattr(task, "model", None), "embed")
+
+
 def second_order_adjoint(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     w: Tensor,
