@@ -297,9 +297,19 @@ class ModelTask(Differentiable):
         """The loss of every sample, from the model's outputs and the labels."""
         raise NotImplementedError
 
+    def checked_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The losses; one of another shape, such as a mean or [n, 1] − [n], would train, and mean something else."""
+        losses = self.losses(outputs, y)
+        if losses.shape != y.shape[:1]:
+            raise UserError(
+                f"{type(self).__name__}.losses gives shape {list(losses.shape)} for {len(y)} samples; it must give one "
+                "loss for each of them"
+            )
+        return losses
+
     def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The mean of `losses`; override it where that can be computed faster, or must be to the bit."""
-        return self.losses(outputs, y).mean()
+        return self.checked_losses(outputs, y).mean()
 
     def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         """Sums over samples, for `score_sums`; besides the loss."""
@@ -327,7 +337,7 @@ class ModelTask(Differentiable):
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The features are the input of the linear layer that runs last."""
         z, outputs = self.features_and_outputs(w, batch)
-        return z, self.losses(outputs, batch.y)
+        return z, self.checked_losses(outputs, batch.y)
 
     @torch.no_grad()
     def features(self, w: Tensor, x: Tensor) -> Tensor:
@@ -372,7 +382,7 @@ class ModelTask(Differentiable):
 
     def sum_losses(self, outputs: Tensor, y: Tensor) -> float:
         """The sum of `losses`."""
-        return float(self.losses(outputs, y).sum())
+        return float(self.checked_losses(outputs, y).sum())
 
     def initial_buffers(self) -> Tensor | None:
         """The model's floating-point buffers as one vector; None if it has none."""

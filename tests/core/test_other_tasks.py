@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,13 @@ def test_the_trained_module_is_there() -> None:
     assert run.model(X[0]).shape == (N, 1)
     with pytest.raises(UserError, match="only a Classification is saved with its classes"):
         run.save("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("losses", "shape"),
+    [(lambda outputs, y: (outputs[:, 0] - y).abs().mean(), "[]"), (lambda outputs, y: outputs - y, "[10, 10]")],
+)
+def test_a_loss_that_is_not_one_a_sample_is_refused(losses: Any, shape: str) -> None:
+    task = type("Own", (ModelTask,), {"losses": staticmethod(losses)})(nn.Linear(D, 1), (D,))
+    with pytest.raises(UserError, match=f"Own.losses gives shape {re.escape(shape)} for 10 samples; it must give one"):
+        last_run(federate(make_method("fedavg"), task, [Samples(X[0], Y[0])], None, Rounds(1), Local(batch=10)))
