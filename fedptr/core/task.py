@@ -293,6 +293,14 @@ class ModelTask(Differentiable):
         kind = torch.int64 if self.tokens else torch.get_default_dtype()
         return torch.zeros(n, *self.shape, dtype=kind, device=self.device)
 
+    def __init_subclass__(cls) -> None:
+        """A class with losses of its own does not inherit faster ways to compute its parent's."""
+        super().__init_subclass__()
+        if "losses" in vars(cls):
+            for name in ("mean_loss", "sum_losses"):
+                if name not in vars(cls):
+                    setattr(cls, name, getattr(ModelTask, name))
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample, from the model's outputs and the labels."""
         raise NotImplementedError
