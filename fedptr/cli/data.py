@@ -20,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     with_completer(getting.add_argument("names", nargs="+", metavar="NAME"), complete_dataset_names)
     getting.set_defaults(handler=get_datasets)
     checking = commands.add_parser("check", parents=[common], help="decode a dataset again and verify it")
-    which = checking.add_argument("name", metavar="NAME", help="a known dataset, an .npz file or an image folder")
+    which = checking.add_argument("name", metavar="NAME", help="a known dataset, a table, an .npz file or a folder")
     with_completer(which, complete_datasets)
     tasks = ("auto", "classification", "regression", "multi-label")
     checking.add_argument("--task", choices=tasks, default="auto", help="what the labels of own data are")
@@ -66,13 +66,19 @@ def check_dataset(args: argparse.Namespace) -> int:
     from fedptr.data import cache
     from fedptr.data.load import locate_dataset
     from fedptr.data.sources import verify_dataset
+    from fedptr.data.tables import is_table
 
     found = locate_dataset(args.name, args.data_dir, args.task)
     dataset = found.decode()
     shape = "x".join(map(str, dataset.shape))
     print(f"{dataset.name}: {dataset.source}")
-    kind = "texts" if dataset.vocabulary else "images"
-    print(f"{kind}: {len(dataset.train_y)} training + {len(dataset.test_y)} test of {shape}, {dataset.train_x.dtype}")
+    counts = f"{len(dataset.train_y)} training + {len(dataset.test_y)} test"
+    if dataset.vocabulary:
+        print(f"texts: {counts} of {dataset.shape[0]} tokens among {dataset.shape[1]}")
+    elif is_table(dataset.shape):
+        print(f"rows: {counts} of {dataset.shape[0]} features")
+    else:
+        print(f"images: {counts} of {shape}, {dataset.train_x.dtype}")
     if dataset.target == "number":
         print(f"labels: numbers, mean {dataset.label_mean:.4g}, deviation {dataset.label_std:.4g}")
     else:

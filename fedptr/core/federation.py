@@ -26,7 +26,7 @@ from fedptr.core.randomness import Key
 from fedptr.core.round_record import Clock, count_bytes, describe_round, split_log
 from fedptr.core.run import Run as Run
 from fedptr.core.samples import SampleParts, Samples
-from fedptr.core.task import ModelTask, Task
+from fedptr.core.task import ModelTask, Task, has_features, takes_texts
 from fedptr.core.visit import Request, Visit, VisitCohort, VisitResults, first_state, name_failures, visit_in_process
 from fedptr.errors import ReplyError, UserError
 from fedptr.settings import check_settings, setting
@@ -204,7 +204,13 @@ def check_task(method: Method, task: Task) -> None:
             f"{method.name} trains linear models only, and this model is not one linear layer on the inputs; set "
             "model.name = linear"
         )
+    if method.needs_features and not has_features(task):
+        raise UserError(
+            f"{method.name} needs the features before a model's last nn.Linear layer, and this model has none; choose "
+            "another method or model"
+        )
     check_own_part(method, task)
+    method.check(task)
     if method.sends_sets:
         check_for_sets(method, task)
     if method.personalised and task.initial_buffers() is not None:
@@ -216,7 +222,7 @@ def check_task(method: Method, task: Task) -> None:
 
 def check_for_sets(method: Method, task: Task) -> None:
     """Refuses a model that cannot be trained on the server on samples that clients send."""
-    texts = getattr(task, "tokens", 0) or hasattr(getattr(task, "model", None), "embed")
+    texts = takes_texts(task)
     if texts or task.initial_buffers() is not None:
         what = "texts, whose words are numbers" if texts else "running statistics (BatchNorm)"
         raise UserError(

@@ -170,6 +170,7 @@ class Method:
     everyone: ClassVar[bool] = False  # whether all clients must take part in every round
     needs_linear: ClassVar[bool] = False  # whether the model must be one linear layer on the inputs
     needs_classes: ClassVar[bool] = False  # whether it trains classifiers only
+    needs_features: ClassVar[bool] = False  # whether it uses what the model's last linear layer is given
     measures_drift: ClassVar[bool] = False  # whether the server needs w_i − where client i's training started
     no_ptr: ClassVar[str] = ""  # why NAME+ptr is refused; "" = it is not
     laptop: ClassVar[Mapping[str, Any]] = {}  # settings that a laptop has time for, where the paper's are too costly
@@ -189,6 +190,14 @@ class Method:
     @property
     def effort(self) -> Effort:
         return Effort()
+
+    @property
+    def second_derivatives(self) -> Literal["", "weights", "inputs"]:
+        """Whether it takes second derivatives of the loss: by the weights alone, or also by inputs that it learns."""
+        return ""
+
+    def check(self, task: Task) -> None:
+        """Raises a UserError where the task lacks what this method needs, before anything starts."""
 
     @property
     def quick_rounds(self) -> int:

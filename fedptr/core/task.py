@@ -293,13 +293,31 @@ class ModelTask(Differentiable):
         kind = torch.int64 if self.tokens else torch.get_default_dtype()
         return torch.zeros(n, *self.shape, dtype=kind, device=self.device)
 
+    def __init_subclass__(cls) -> None:
+        """A class with losses of its own does not inherit faster ways to compute its parent's."""
+        super().__init_subclass__()
+        if "losses" in vars(cls):
+            for name in ("mean_loss", "sum_losses"):
+                if name not in vars(cls):
+                    setattr(cls, name, getattr(ModelTask, name))
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample, from the model's outputs and the labels."""
         raise NotImplementedError
 
+    def checked_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The losses; one of another shape, such as a mean or [n, 1] − [n], would train, and mean something else."""
+        losses = self.losses(outputs, y)
+        if losses.shape != y.shape[:1]:
+            raise UserError(
+                f"{type(self).__name__}.losses gives shape {list(losses.shape)} for {len(y)} samples; it must give one "
+                "loss for each of them"
+            )
+        return losses
+
     def mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The mean of `losses`; override it where that can be computed faster, or must be to the bit."""
-        return self.losses(outputs, y).mean()
+        return self.checked_losses(outputs, y).mean()
 
     def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         """Sums over samples, for `score_sums`; besides the loss."""
@@ -327,7 +345,7 @@ class ModelTask(Differentiable):
     def outputs(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The features are the input of the linear layer that runs last."""
         z, outputs = self.features_and_outputs(w, batch)
-        return z, self.losses(outputs, batch.y)
+        return z, self.checked_losses(outputs, batch.y)
 
     @torch.no_grad()
     def features(self, w: Tensor, x: Tensor) -> Tensor:
@@ -372,7 +390,7 @@ class ModelTask(Differentiable):
 
     def sum_losses(self, outputs: Tensor, y: Tensor) -> float:
         """The sum of `losses`."""
-        return float(self.losses(outputs, y).sum())
+        return float(self.checked_losses(outputs, y).sum())
 
     def initial_buffers(self) -> Tensor | None:
         """The model's floating-point buffers as one vector; None if it has none."""
@@ -455,6 +473,16 @@ class WordVectors(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         vectors: Tensor = self.model.embed(tokens)  # type: ignore[operator]
         return vectors
+
+
+def has_features(task: Task) -> bool:
+    """Whether the model has a linear layer, whose inputs are the features; other tasks say it when they are asked."""
+    return not isinstance(task, ModelTask) or any(isinstance(part, nn.Linear) for part in task.model.modules())
+
+
+def takes_texts(task: Task) -> bool:
+    """Whether the model's inputs are token numbers, which cannot be learned."""
+    return bool(getattr(task, "tokens", 0)) or hasattr(getattr(task, "model", None), "embed")
 
 
 def second_order_adjoint(

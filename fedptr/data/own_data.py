@@ -54,14 +54,14 @@ def parse_npz(opened: IO[bytes], path: Path, task: Task = "auto") -> RawDataset:
     target = TARGETS.get(task) or guess_target(train_y, test_y)
     if target == "number":
         train_y, test_y = check_number_labels(train_y, test_y, path)
-        return RawDataset(train_x, train_y, test_x, test_y, (), mean, std, target=target)
-    if target == "labels":
+        names = ()
+    elif target == "labels":
         train_y, test_y = check_label_sets(train_y, test_y, path)
-        return RawDataset(train_x, train_y, test_x, test_y, names, mean, std, target=target)
-    if train_y.ndim == test_y.ndim == 1 and train_y.dtype.kind == test_y.dtype.kind == "U" and not names:
-        train_y, test_y, names = number_labels(train_y, test_y, path)
-    train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
-    made = RawDataset(train_x, train_y, test_x, test_y, names, mean, std)
+    else:
+        if train_y.ndim == test_y.ndim == 1 and train_y.dtype.kind == test_y.dtype.kind == "U" and not names:
+            train_y, test_y, names = number_labels(train_y, test_y, path)
+        train_y, test_y = _check_labels(path, "train_y", train_y), _check_labels(path, "test_y", test_y)
+    made = RawDataset(train_x, train_y, test_x, test_y, names, mean, std, target=target)
     users = {key: _check_users(path, key, given[key], len(y)) for key, y in zip(USERS, (train_y, test_y), strict=True)
              if key in given}  # fmt: skip
     return with_users(made, users[USERS[0]], users.get(USERS[1])) if USERS[0] in users else made
@@ -147,13 +147,15 @@ def complete_own_data(path: Path, raw: RawDataset) -> RawDataset:
     """The dataset with class names and normalisation filled in; raises a UserError if something is wrong with it."""
     for part, x, y in (("train", raw.train_x, raw.train_y), ("test", raw.test_x, raw.test_y)):
         if len(x) != len(y):
-            raise UserError(f"{part}_x in {path} has {len(x)} images but {part}_y has {len(y)} labels; make them match")
+            raise UserError(
+                f"{part}_x in {path} has {len(x)} samples but {part}_y has {len(y)} labels; make them match"
+            )
         if len(x) == 0:
-            raise UserError(f"the {part} part of {path} is empty; put at least one image into it")
+            raise UserError(f"the {part} part of {path} is empty; put at least one sample into it")
     train, test = ((x.shape[1:], x.dtype) for x in (raw.train_x, raw.test_x))
     if train != test:
         both = f"{_describe_images(*train)} and {_describe_images(*test)}"
-        raise UserError(f"training and test images in {path} differ ({both}); make them the same")
+        raise UserError(f"training and test samples in {path} differ ({both}); make them the same")
     classes = raw.classes
     if raw.target == "class":
         classes = classes or _number_classes(path, raw.train_y)

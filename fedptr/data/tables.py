@@ -34,6 +34,7 @@ MOST_COLUMNS = 4096
 HEAD, LOOKED_AT = 1 << 18, 100  # bytes and rows from which a table of texts is recognised
 DEFAULT = TextPlan()
 Column = list[str] | Array
+OTHER_MARKS = {";": "semicolons", "\t": "tabs"}
 
 
 def table_to_images(x: Array) -> Array:
@@ -95,7 +96,7 @@ def table_parts(folder: str | Path) -> tuple[str, str] | None:
 def make_dataset(
     train: Table, test: Table, path: Path, text: TextPlan, task: Task = "auto", note: str = ""
 ) -> RawDataset:
-    train_y, test_y, names, target = read_labels(train.labels, test.labels, path, task)
+    train_y, test_y, names, target = read_labels(train, test, path, task)
     if is_text(train):
         x, test_x = (encode_texts(map(str, part.columns[0]), text) for part in (train, test))
         raw = RawDataset(x, train_y, test_x, test_y, names, (0.0,), (1.0,), vocabulary=text.vocabulary)
@@ -106,17 +107,17 @@ def make_dataset(
     return raw if train.users is None else with_users(raw, train.users, test.users)
 
 
-def read_labels(labels: Array, test_labels: Array, path: Path, task: Task) -> tuple[Array, Array, tuple[str, ...], str]:
+def read_labels(train: Table, test: Table, path: Path, task: Task) -> tuple[Array, Array, tuple[str, ...], str]:
     """Labels of both parts, the classes, and the target: numbers if all are numbers, and some have fractions."""
     if task == "multi-label":
         raise UserError(
             f"{path} has one label column; several labels a sample come as an .npz file, with train_y and test_y of "
             "zeros and ones [n, labels]"
         )
-    if task == "regression" or (task == "auto" and has_fractions([*labels, *test_labels])):
-        train_y, test_y = (read_column(list(map(str, part)), "label", path) for part in (labels, test_labels))
+    if task == "regression" or (task == "auto" and has_fractions([*train.labels, *test.labels])):
+        train_y, test_y = (read_column(list(map(str, part.labels)), part.label, path) for part in (train, test))
         return *check_number_labels(train_y, test_y, path), (), "number"
-    return *number_labels(labels, test_labels, path), "class"
+    return *number_labels(train.labels, test.labels, path), "class"
 
 
 class Table(NamedTuple):
@@ -127,6 +128,7 @@ class Table(NamedTuple):
     columns: list[Column]
     labels: Array
     users: Array | None = None  # whose row it is, as words
+    label: str = "label"  # the name of the column of labels
 
     def take(self, rows: Array) -> Table:
         columns = [column[rows] if isinstance(column, np.ndarray) else pick(column, rows) for column in self.columns]
@@ -167,7 +169,11 @@ def load_columns(path: Path) -> tuple[list[str], Sequence[Column]]:
     """The names of the columns, and the columns."""
     if path.suffix == ".parquet":
         return read_parquet(path, MOST_COLUMNS + 1)
-    return parse_csv(read_text(path, encoding="utf-8-sig"), path)
+    try:
+        text = read_text(path, encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 ({error.reason}, byte {error.start}); save it as UTF-8") from None
+    return parse_csv(text, path)
 
 
 def load_texts(path: Path) -> list[str]:
@@ -183,11 +189,17 @@ def load_texts(path: Path) -> list[str]:
 def parse_csv(text: str, path: Path) -> tuple[list[str], Sequence[Column]]:
     """The names of the columns, and what they hold as it is written."""
     try:
-        head, *rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    except (csv.Error, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a table ({error or 'it is empty'}); save it as CSV") from None
+        found = [row for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as a table ({error}); save it as CSV") from None
+    if not found:
+        raise UserError(f"{path} cannot be read as a table (it is empty); its first line must name the columns")
+    head, *rows = found
     head = [name.strip() for name in head]
-    if 2 <= len(head) <= MOST_COLUMNS + 1 and rows and all(is_number(name) for name in head):
+    other = next((mark for mark in OTHER_MARKS if len(head) == 1 and mark in head[0]), "")
+    if other:
+        raise UserError(f"{path} separates its columns by {OTHER_MARKS[other]}; save it with commas")
+    if 2 <= len(head) <= MOST_COLUMNS + 1 and rows and names_are_values(head):
         raise UserError(f"{path} begins with numbers; its first line must name the columns")
     for line, row in enumerate(rows, 2):
         if len(row) != len(head):
@@ -215,7 +227,9 @@ def separate_label(names: list[str], columns: Sequence[Column], path: Path, firs
     others = [k for k in left if k != place]
     labels = read_words(place, "the label")
     users = None if whose is None else read_words(whose, "whose row it is")
-    return Table(tuple(names), tuple(names[k] for k in others), [columns[k] for k in others], labels, users)
+    return Table(
+        tuple(names), tuple(names[k] for k in others), [columns[k] for k in others], labels, users, names[place]
+    )
 
 
 def find_users(head: Sequence[str]) -> int | None:
@@ -252,6 +266,16 @@ def read_column(values: Column, name: str, path: Path) -> Array:
     if not (np.abs(column) < np.finfo(np.float32).max).all():
         raise UserError(f"the column {name!r} of {path} has values that are NaN or infinite; replace them")
     return column
+
+
+def names_are_values(head: Sequence[str]) -> bool:
+    """Whether a first line holds values instead of names: numbers alone, or mostly numbers with fractions.
+
+    >>> names_are_values(["5.1", "3.5", "setosa"]), names_are_values(["0", "1", "label"])
+    (True, False)
+    """
+    fractions = sum(is_number(name) and not float(name).is_integer() for name in head)
+    return all(map(is_number, head)) or fractions > len(head) / 2
 
 
 def has_fractions(labels: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -91,6 +91,10 @@ class DOSFL(SetSender):
     laptop: ClassVar[Mapping[str, Any]] = {
         "passes": 2, "H": 60, "real_batch": 256, "lr": 0.05, "halve_every": 20, "rate": 0.03
     }  # fmt: skip
+
+    @property
+    def second_derivatives(self) -> Literal["", "weights", "inputs"]:
+        return "inputs"
 
     def most_rows(self, classes: int) -> int:
         return self.steps * self.ipc * classes

@@ -27,18 +27,18 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fedptr.core.long_work import LongWork, work_through
 from fedptr.core.method import Cost, Rule, Site
-from fedptr.errors import UserError
+from fedptr.core.task import Task
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.dsa import Augmentation, draw_augmentation, identity
 from fedptr.methods.ptr.soft_labels import SoftSet, soft_gradient, soft_meta_gradient
-from fedptr.methods.ptr.trajectory import log_entries
+from fedptr.methods.ptr.trajectory import check_learnable, log_entries
 from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Reply, State
@@ -91,9 +91,15 @@ class DynaFed(FedAvg):
     def shorten(self, steps: int) -> Self:
         return replace(self, H=steps)
 
+    @property
+    def second_derivatives(self) -> Literal["", "weights", "inputs"]:
+        return "inputs" if self.active else ""
+
+    def check(self, task: Task) -> None:
+        if self.active:
+            check_learnable(task, self.dsa)
+
     def server_init(self, x: Tensor, site: Site) -> State:
-        if self.dsa and (len(site.task.shape) != 3 or site.task.shape[1:] == (1, 1)):
-            raise UserError(f"method.dsa augments images, not shapes {site.task.shape}; set method.dsa = false")
         return {"x": x, **({"trail": x[None]} if self.active else {})}
 
     def broadcast(self, server: State, site: Site) -> tuple[State, State]:

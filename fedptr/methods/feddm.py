@@ -65,6 +65,7 @@ class FedDM(SetSender):
         server="x ← epochs of SGD on all X, within ρ of w^t",
     )
     look: ClassVar[Look] = Look("#56b4e9", SHORT)
+    needs_features: ClassVar[bool] = True
     laptop: ClassVar[Mapping[str, Any]] = {
         "H": 10,
         "real": 16,

@@ -46,6 +46,7 @@ class Moon(FedAvg):
     look: ClassVar[Look] = Look("#44aa99")
     oracle: ClassVar[tuple[Oracle, ...]] = (Oracle("MOON", "off", "biased: nothing corrects the drift"),)
     cost: ClassVar[Cost] = Cost(client=1)
+    needs_features: ClassVar[bool] = True
 
     @property
     def effort(self) -> Effort:

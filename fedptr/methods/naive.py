@@ -17,12 +17,18 @@ from torch import Tensor
 
 from fedptr.core.method import Cost, Rule, Site
 from fedptr.core.samples import Samples
+from fedptr.core.task import Task, takes_texts
 from fedptr.errors import UserError
 from fedptr.methods.fedavg import FedAvg
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.plots import DOTS, Look
 from fedptr.settings import setting
 from fedptr.types import State
+
+NO_TEXTS = (
+    "naive trains on auxiliary samples among the client's own, and those of texts are vectors, not tokens; choose "
+    "another method"
+)
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,14 @@ class Naive(Trajectory, FedAvg):
     look: ClassVar[Look] = Look("#999999", DOTS)
     cost: ClassVar[Cost] = Cost(trail="client", auxiliary="client")
 
+    def check(self, task: Task) -> None:
+        if takes_texts(task):
+            raise UserError(NO_TEXTS)
+        super().check(task)
+
     def client_init(self, x: Tensor, site: Site) -> State:
         if site.data is not None and len(site.data) and site.samples.x.dtype == torch.int64:
-            raise UserError(
-                "naive trains on auxiliary samples among the client's own, and those of texts are vectors, not tokens; "
-                "choose another method"
-            )
+            raise UserError(NO_TEXTS)
         return self.memory(x, site)
 
     def prepare(self, msg: State, client: State, site: Site) -> tuple[State, State]:

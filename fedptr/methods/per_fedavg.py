@@ -72,6 +72,10 @@ class PerFedAvg(FedAvg):
     def effort(self) -> Effort:
         return Effort(step=2 if self.variant == "FO" else 4)
 
+    @property
+    def second_derivatives(self) -> Literal["", "weights", "inputs"]:
+        return "weights" if self.variant == "exact" else ""
+
     def train(self, msg: State, client: State, site: Site, buffers: State) -> tuple[TrainedModel, State]:
         data = self.data(msg, client, site)
         first, third = (draw_further(data, site, name) for name in ("adaptation-batches", "curvature-batches"))

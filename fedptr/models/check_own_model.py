@@ -14,19 +14,19 @@ from fedptr.core.task import NO_EMBED, ModelTask
 from fedptr.errors import UserError
 from fedptr.types import Batch
 
-INSTEAD = "use plain operations that can be differentiated twice, or a method without matching such as fedavg"
+INSTEAD = "use plain operations that can be differentiated twice, or a method without second derivatives such as fedavg"
 
 
 def check_model(
-    name: str, task: ModelTask, matching: bool, seed: int, outputs_wanted: int = 0, text: tuple[int, ...] = ()
+    name: str, task: ModelTask, second: str, seed: int, outputs_wanted: int = 0, text: tuple[int, ...] = ()
 ) -> None:
-    """Raises a UserError that says what is wrong with a model; `matching` also needs second derivatives.
+    """Raises a UserError that says what is wrong with a model.
 
-    `outputs_wanted`: of every input, for a task without classes. `text`: length and vocabulary, where the inputs are
-    token numbers.
+    `second`: what `Method.second_derivatives` says. `outputs_wanted`: of every input, for a task without classes.
+    `text`: length and vocabulary, where the inputs are token numbers.
     """
     key = Key(seed).at("trial")
-    if text and matching and task.tokens:
+    if text and second == "inputs" and task.tokens:
         raise UserError(NO_EMBED)
     soft = torch.randn(2, *task.shape, generator=key("images")).to(task.device)
     x = torch.randint(text[1], (2, text[0]), generator=key("images")).to(task.device) if text else soft
@@ -39,8 +39,10 @@ def check_model(
     check_gradient(name, task, batch, key)
     if text and not task.tokens:
         check_vectors(name, task, x, key)
-    if matching:
+    if second == "inputs":
         check_second_order(name, task, batch._replace(x=soft), key)
+    elif second:
+        check_curvature(name, task, batch, key)
 
 
 def check_vectors(name: str, task: ModelTask, tokens: Tensor, key: Key) -> None:
@@ -116,12 +118,20 @@ def check_second_order(name: str, task: ModelTask, batch: Batch, key: Key) -> No
     """The vector–Jacobian product that `fedptr.methods.ptr.by_trajectory.meta_gradient` needs."""
     w, x = task.init().requires_grad_(), batch.x.clone().requires_grad_()
     a = torch.randn(len(w), generator=key("adjoint")).to(w)
-    with explain_failure(f"model {name} does not allow matching", f"; {INSTEAD}"), key.fixed("model"):
+    with explain_failure(f"model {name} has no second derivative", f"; {INSTEAD}"), key.fixed("model"):
         (g,) = torch.autograd.grad(task.loss(w, Batch(x, batch.y)), w, create_graph=True)
         # Not autograd.grad, which silently skips a function that is marked as differentiable only once.
         torch.dot(g, a).backward()
         if x.grad is None or not bool(x.grad.isfinite().all()) or not bool(x.grad.any()):
             raise ArithmeticError("its second derivative by the images is zero or not finite")
+
+
+def check_curvature(name: str, task: ModelTask, batch: Batch, key: Key) -> None:
+    """The product of the loss's second derivative by the weights with a vector."""
+    w = task.init().requires_grad_()
+    with explain_failure(f"model {name} has no second derivative", f"; {INSTEAD}"), key.fixed("model"):
+        (g,) = torch.autograd.grad(task.loss(w, batch), w, create_graph=True)
+        torch.dot(g, g.detach()).backward()  # not autograd.grad, as above
 
 
 def results_agree(a: Tensor, b: Tensor) -> bool:

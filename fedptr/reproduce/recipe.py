@@ -67,6 +67,7 @@ class Recipe:
     scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a scale sets for this recipe alone
     only: tuple[str, ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)  # what all columns share
+    scale_about: str = ""  # the size of `cpu` in words, where it is no reduction of the paper's
     rounds: int = 0  # instead of the scale's; 0 = the scale's
     score: str = "accuracy"  # what the numbers measure, one of `scores.SCORES`
     more_scores: tuple[str, ...] = ()  # which get tables of their own besides
@@ -216,6 +217,7 @@ def load_recipe(name: str) -> Recipe:
         raw.get("first_seed", 0),
         raw.get("scales", {}),
         set=raw.get("set", {}),
+        scale_about=raw.get("scale_about", ""),
         score=raw.get("score", "accuracy"),
         more_scores=tuple(raw.get("more_scores", ())),
     )

@@ -25,10 +25,13 @@ def describe_scale(outcome: Outcome) -> list[str]:
     """What the scale reduces; this text stands above every table."""
     if outcome.scale == "paper":
         return ["The paper's size: nothing was reduced."]
-    words = read_common()["scales"][outcome.scale]["about"]
+    own = outcome.recipe.scale_about if outcome.scale == "cpu" else ""
+    words = own or read_common()["scales"][outcome.scale]["about"]
     lines = [f"Scale `{outcome.scale}`: {words}. Reduced, paper → here:", ""]
     for place, (theirs, ours) in find_reductions(outcome.recipe, outcome.scale).items():
         lines.append(f"- `{place}`: {format_values(theirs)} → {format_values(ours)}")
+    if own:
+        return lines
     if not is_comparable(outcome.scale):
         return [*lines, "", "So neither accuracies nor gaps are comparable with the paper's."]
     return [*lines, "", "So accuracies are not comparable with the paper's; gaps to the reference and the order are."]

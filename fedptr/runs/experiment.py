@@ -28,7 +28,6 @@ from fedptr.data.split import Split
 from fedptr.data.to_samples import to_samples
 from fedptr.data.validation import hold_out_validation, read_split_file
 from fedptr.errors import UserError
-from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.models.check_own_model import check_model
 from fedptr.models.initial_weights import digest_initial_weights, load_initial_weights
 from fedptr.models.networks import build_model
@@ -104,8 +103,8 @@ def prepare_experiment(plan: Plan, split: Split | None = None) -> Experiment:
         memory_estimate.check_model_memory(plan, image_shape(dataset), dataset.outputs, split.sizes, len(test), device)
     task = make_task(plan, dataset, device)
     if has_own_model(plan):
-        matching, text = isinstance(plan.method, Trajectory), dataset.shape if dataset.vocabulary else ()
-        check_model(plan.model.name, task, matching, plan.run.seed, dataset.outputs, text)
+        text = dataset.shape if dataset.vocabulary else ()
+        check_model(plan.model.name, task, plan.method.second_derivatives, plan.run.seed, dataset.outputs, text)
     check_task(plan.method, task)
     task = choose_backend(plan, task, len(train))
     at_once = choose_clients_at_once(plan, task, split.sizes, len(test))

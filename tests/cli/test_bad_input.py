@@ -99,7 +99,7 @@ DATA: dict[str, tuple[dict[str, Any], str]] = {
     "one class": ({"train_y": Y * 0, "test_y": Y * 0}, "holds one class only; a classifier needs two or more"),
     "labels that are no numbers": ({"train_y": np.array(["a", "b"] * 20)}, "must be whole numbers [n], not <U1"),
     "labels as vectors": ({"train_y": np.eye(2)[Y]}, "must be whole numbers [n], not float64 of shape [40, 2]"),
-    "too few labels": ({"train_y": Y[:5]}, "has 40 images but train_y has 5 labels; make them match"),
+    "too few labels": ({"train_y": Y[:5]}, "has 40 samples but train_y has 5 labels; make them match"),
     "nothing to train on": ({"train_x": X[:0], "train_y": Y[:0]}, "the train part of {} is empty"),
     "nothing to test with": ({"test_x": X[:0], "test_y": Y[:0]}, "the test part of {} is empty"),
     "other test images": ({"test_x": X[:, :4]}, "differ (float32 1x8x8 and float32 1x4x8); make them the same"),
@@ -218,7 +218,7 @@ MODELS: dict[str, tuple[str, str, str]] = {
     ),
     "no second derivative": (
         ONCE, "return self.b(Square.apply(self.a(x)))",
-        "does not allow matching: trying to differentiate twice a function that was marked with @once_differentiable; "
+        "has no second derivative: trying to differentiate twice a function that was marked with @once_differentiable; "
         "use plain operations",
     ),
     "numbers of no image": (
@@ -279,6 +279,27 @@ def test_own_models(case: str, capsys: Capture) -> None:
     err = refused(capsys, "run", "--model", f"{module}:make", "--method", "fedptr", *QUICK)
     assert words in err
     assert f"model {module}:make" in err
+
+
+@pytest.mark.parametrize("method", ["fedptr-s", "scaffold+ptr", "naive", "dynafed", "dosfl", "per-fedavg"])
+def test_methods_that_take_second_derivatives_refuse_a_model_without(method: str, capsys: Capture) -> None:
+    module = f"once_for_{method.replace('-', '_').replace('+', '_')}"
+    write_model(module, *MODELS["no second derivative"][:2])
+    more = ["--set", "method.variant=exact"] if method == "per-fedavg" else []
+    asked = ["run", "--model", f"{module}:make", "--method", method, *more, "--rounds", "1", "--out", "out"]
+    assert "has no second derivative: trying to differentiate twice" in refused(capsys, *asked)
+
+
+@pytest.mark.parametrize("method", ["moon", "feddm"])
+def test_methods_that_need_features_refuse_a_model_without(method: str, capsys: Capture) -> None:
+    module = f"featureless_{method}"
+    write_model(module, "", "return F.linear(x, self.w)")
+    code = Path(f"{module}.py").read_text()
+    layers = "self.a, self.b = nn.Linear(64, 6), nn.Linear(6, 10)"
+    assert layers in code
+    Path(f"{module}.py").write_text(code.replace(layers, "self.w = nn.Parameter(torch.randn(10, 64))"))
+    err = refused(capsys, "run", "--model", f"{module}:make", "--method", method, "--rounds", "1", "--out", "out")
+    assert f"{method} needs the features before a model's last nn.Linear layer, and this model has none" in err
 
 
 @pytest.mark.parametrize("case", ["no second derivative", "numbers of no image"])

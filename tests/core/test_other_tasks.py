@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedptr import Classification, Local, ModelTask, MultiLabel, Regression, Rou
 from fedptr.core.federation import Run, last_run
 from fedptr.errors import UserError
 from fedptr.methods import all_methods, make_method
+from fedptr.types import Batch
 
 N, D = 40, 3
 DRAW = torch.Generator().manual_seed(0)
@@ -128,3 +130,30 @@ def test_the_trained_module_is_there() -> None:
     assert run.model(X[0]).shape == (N, 1)
     with pytest.raises(UserError, match="only a Classification is saved with its classes"):
         run.save("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("losses", "shape"),
+    [(lambda outputs, y: (outputs[:, 0] - y).abs().mean(), "[]"), (lambda outputs, y: outputs - y, "[10, 10]")],
+)
+def test_a_loss_that_is_not_one_a_sample_is_refused(losses: Any, shape: str) -> None:
+    task = type("Own", (ModelTask,), {"losses": staticmethod(losses)})(nn.Linear(D, 1), (D,))
+    with pytest.raises(UserError, match=f"Own.losses gives shape {re.escape(shape)} for 10 samples; it must give one"):
+        last_run(federate(make_method("fedavg"), task, [Samples(X[0], Y[0])], None, Rounds(1), Local(batch=10)))
+
+
+@pytest.mark.parametrize("parent", [Classification, Regression, MultiLabel])
+def test_a_known_task_may_have_another_loss(parent: Any) -> None:
+    """Twice the parent's loss: twice its gradient, and twice what is reported."""
+
+    class Twice(parent):  # type: ignore[misc]
+        def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return 2 * super().losses(outputs, y)
+
+    model, more = nn.Linear(D, 2), {"classes": 2} if parent is Classification else {}
+    once, twice = (cls(model, (D,), **more) for cls in (parent, Twice))
+    y = BITS[0][:, 0].long() if parent is Classification else BITS[0]
+    w = once.init()
+    torch.testing.assert_close(twice.grad(w, Batch(X[0], y))[0], 2 * once.grad(w, Batch(X[0], y))[0])
+    told, other = (task.evaluate(w, Samples(X[0], y))["loss"] for task in (once, twice))
+    assert other == pytest.approx(2 * told)

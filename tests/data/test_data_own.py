@@ -59,7 +59,7 @@ def test_a_constant_channel_can_be_divided_by(tmp_path):
     ("changes", "words"),
     [
         ({"test_y": None}, "lacks test_y"),
-        ({"train_y": Y[:5]}, "12 images but train_y has 5 labels"),
+        ({"train_y": Y[:5]}, "12 samples but train_y has 5 labels"),
         ({"test_x": X[:0], "test_y": Y[:0]}, "test part of .* is empty"),
         ({"train_y": Y / 2}, "train_y .* must be whole numbers"),
         ({"train_y": Y + 1}, "has the label 1 but not 0"),

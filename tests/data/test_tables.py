@@ -75,6 +75,9 @@ def test_an_npz_may_hold_a_table_with_words_as_labels(x: np.ndarray, tmp_path: P
         ("a,b\n", "has 2 columns and 0 rows"),
         ("a\n1\n", "has 1 columns and 1 rows"),
         ("1,2,3\n4,5,6\n", "its first line must name the columns"),
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "its first line must name the columns"),
+        ("a;b;label\n1;2;0\n", "separates its columns by semicolons; save it with commas"),
+        ("a\tb\tlabel\n1\t2\t0\n", "separates its columns by tabs; save it with commas"),
         ("a,b,label\n1,2\n", "row 2 of .* has 2 values, and there are 3 columns"),
         ("a,b,label\n1,Rome,0\n", "the column 'b' of .* has 'Rome', which is not a number"),
         ("a,b,label\n1,,0\n", "the column 'b' of .* has empty values"),
@@ -90,6 +93,23 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(text: str, words: st
     with pytest.raises(UserError, match=words) as caught:
         load_dataset(str(tmp_path / "mine.csv"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes("länge,label\n1,a\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"mine.csv is not text in UTF-8 \(.*byte 1\); save it as UTF-8"):
+        load_dataset(str(tmp_path / "mine.csv"))
+
+
+def test_a_label_that_is_no_number_is_named_by_its_column(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,price\n" + "1,2.5\n2,cheap\n" * 5)
+    with pytest.raises(UserError, match=r"the column 'price' of .* has 'cheap', which is not a number"):
+        load_dataset(str(tmp_path / "mine.csv"), task="regression")
+
+
+def test_check_says_what_the_samples_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", str(write_csv(tmp_path / "iris.csv"))]) == 0
+    assert "\nrows: 48 training + 12 test of 3 features\n" in capsys.readouterr().out
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -116,8 +136,10 @@ def test_a_table_is_trained_on_from_the_command_line(method: str, tmp_path: Path
 
 def test_models_and_augmentation_of_images_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(write_csv(tmp_path / "iris.csv"))
-    asked = ["run", "--dataset", path, "--clients", "2", "--min-size", "5", "--out", str(tmp_path / "run")]
+    out = tmp_path / "run"
+    asked = ["run", "--dataset", path, "--clients", "2", "--min-size", "5", "--out", str(out)]
     assert main([*asked, "--model", "convnet"]) == 2
     assert "a row of a table is not one; use --model mlp or linear" in capsys.readouterr().err
     assert main([*asked, "--method", "fedptr-s", "--set", "method.dsa=true"]) == 2
     assert "method.dsa augments images" in capsys.readouterr().err
+    assert not out.exists()

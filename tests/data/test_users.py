@@ -192,6 +192,16 @@ def test_an_npz_file_may_have_users(names: np.ndarray, tmp_path: Path) -> None:
             load_dataset(str(path))
 
 
+@pytest.mark.parametrize("labels", [LABELS + 0.5, np.eye(3, dtype=int)[LABELS]])
+def test_numbers_and_several_labels_may_have_users_too(labels: np.ndarray, tmp_path: Path) -> None:
+    x = np.arange(N, dtype=np.float32)[:, None]
+    path = tmp_path / "mine.npz"
+    np.savez(path, train_x=x, train_y=labels, test_x=x, test_y=labels, train_user=USERS, test_user=USERS)
+    data = load_dataset(str(path))
+    np.testing.assert_array_equal(data.users, USERS)
+    np.testing.assert_array_equal(data.test_users, USERS)
+
+
 def test_the_cache_keeps_users_and_notices_others(tmp_path: Path) -> None:
     data = make_dataset()
     opened = cache.load_or_build(tmp_path / "one", lambda: data)

@@ -14,7 +14,7 @@ from fedptr.cli.reproduce_display import show_progress
 from fedptr.jobs.run_queue import QueueState
 from fedptr.report.recipe_section import render_cell
 from fedptr.reproduce import tables
-from fedptr.reproduce.outcome import collect_results
+from fedptr.reproduce.outcome import Outcome, collect_results
 from fedptr.reproduce.recipe import SCALES, load_recipe, make_cells, recipe_names
 from fedptr.reproduce.verdict import MEANING
 
@@ -179,3 +179,13 @@ def test_what_a_recipe_is_measured_against_is_there(name: str) -> None:
     recipe = load_recipe(name)
     there = {column.name for column in recipe.columns}
     assert {recipe.reference, *(column.against for column in recipe.columns)} <= {*there, ""}
+
+
+@pytest.mark.parametrize("name", ["natural-table", "natural-text", "natural-sensor"])
+def test_a_recipe_that_the_paper_does_not_have_is_no_reduction_of_it(name: str) -> None:
+    recipe = load_recipe(name)
+    said = "\n".join(tables.describe_scale(Outcome(recipe, "cpu", 3, {})))
+    assert "nothing of this is in the paper; all samples" in said
+    assert "a fifth of the images" not in said
+    assert "comparable" not in said
+    assert said in (Path(__file__).parents[2] / "results" / "cpu" / name / "table.md").read_text(encoding="utf-8")

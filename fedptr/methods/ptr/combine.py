@@ -29,6 +29,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedptr.core.method import Entry, Method, Site, Sizes
+from fedptr.core.task import Task
 from fedptr.errors import UserError
 from fedptr.methods import PTR, find_method, method_address
 from fedptr.methods.fedptr import FedPTR
@@ -77,6 +78,10 @@ def with_ptr(base: type[Method]) -> type[Method]:
         def sends(self, task: Sizes) -> dict[str, Entry]:
             entries = base.sends(self, task)
             return entries if self.sends_start else {name: entries[name] for name in entries if name != "start"}
+
+        def check(self, task: Task) -> None:
+            base.check(self, task)
+            self.ptr.check(task)
 
         def client_init(self, x: Tensor, site: Site) -> State:
             return {**base.client_init(self, x, site), **self.ptr.client_init(x, site)}

@@ -45,7 +45,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedptr.core.method import Site
-from fedptr.core.task import NO_EMBED
+from fedptr.core.task import NO_EMBED, Task
 from fedptr.errors import UserError
 from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, reset_momentum
 from fedptr.methods.ptr.by_gradient import has_rows
@@ -111,22 +111,33 @@ class Trajectory:
         """Gradients of the images, and as many second-order products, that an outer step takes."""
         return self.R if self.matching == "trajectory" else 1
 
-    def memory(self, x: Tensor, site: Site) -> State:
-        """An owner's state before it has seen any model."""
-        if self.dsa and (len(site.task.shape) != 3 or site.task.shape[1:] == (1, 1)):  # the latter is a table's row
-            raise UserError(f"method.dsa augments images, not shapes {site.task.shape}; set method.dsa = false")
-        if getattr(site.task, "tokens", 0):
-            raise UserError(NO_EMBED)
-        if self.matching == "gradient" and not any(map(has_rows, site.task.layers)):
+    @property
+    def active(self) -> bool:
+        """Whether matching is needed at all."""
+        return True
+
+    @property
+    def second_derivatives(self) -> Literal["", "weights", "inputs"]:
+        return "inputs" if self.active else ""
+
+    def check(self, task: Task) -> None:
+        if not self.active:
+            return
+        check_learnable(task, self.dsa)
+        if self.matching == "gradient" and not any(map(has_rows, task.layers)):
             raise UserError(
                 'method.matching = "gradient" compares the rows of weights, and this model has only parameters of one '
                 'dimension; set method.matching = "trajectory"'
             )
-        if self.labels == "soft" and not site.task.classes:
+        if self.labels == "soft" and not task.classes:
             raise UserError(
                 'method.labels = "soft" learns a number for every class, and this task has none; set '
                 'method.labels = "hard"'
             )
+        task.auxiliary_labels(1)  # a task that does not know what labels samples have says so
+
+    def memory(self, x: Tensor, site: Site) -> State:
+        """An owner's state before it has seen any model."""
         ipc = usual_ipc(getattr(site.task, "groups", site.task.classes)) if self.ipc == "auto" else self.ipc
         X, y = auxiliary_images(site, ipc, self.init == "real", x)
         soft = {}
@@ -232,3 +243,11 @@ def auxiliary_images(site: Site, ipc: int, real: bool, like: Tensor) -> tuple[Te
 def log_entries(**values: float) -> State:
     """Diagnostics as entries that are recorded but never sent."""
     return {f"log/{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+
+
+def check_learnable(task: Task, dsa: bool) -> None:
+    """Refuses inputs of which no auxiliary samples can be learned, and augmentation where they are no images."""
+    if dsa and (len(task.shape) != 3 or task.shape[1:] == (1, 1)):  # the latter is a table's row
+        raise UserError(f"method.dsa augments images, not shapes {task.shape}; set method.dsa = false")
+    if getattr(task, "tokens", 0):
+        raise UserError(NO_EMBED)
