@@ -77,7 +77,7 @@ class SetSender(Method):
         }
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
-        goes = {name for name in client if name in SENT or name.startswith("log/")}
+        goes = [*SENT, *(name for name in client if name.startswith("log/"))]
         return {name: client[name] for name in goes}, {name: client[name] for name in client if name not in goes}
 
 
