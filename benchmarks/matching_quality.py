@@ -5,9 +5,10 @@
 At a loss of 0 the student arrives where the global model did; at 1 it might as well not have moved. For each trajectory
 several servers watch the same models: `paper` matches with the paper's step sizes, `auto` with `beta` and `lr_img`
 "auto" and `reach = 1`, `plain` without augmentation, `segment` from starts on the segment besides; `gradient` matches
-gradients, `soft` with learned labels, `ema` with averaged images. The table has medians over the rounds: the loss after
-matching, which is another one for gradients; the cosine between the projected step and the step that the global model
-then took; the ratio of their lengths; and the seconds of the processor for matching and projecting.
+gradients, `soft` with learned labels, `ema` with averaged images, `styles` with factorised ones. The table has medians
+over the rounds: the loss after matching, which is another one for gradients; the cosine between the projected step and
+the step that the global model then took; the ratio of their lengths; and the seconds of the processor for matching and
+projecting.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ SERVERS = {
     "gradient": GRADIENT,
     "soft": replace(GRADIENT, labels="soft"),
     "ema": replace(GRADIENT, ema=0.5),
+    "styles": replace(GRADIENT, styles=3),
 }
 COLUMNS = ("loss", "cosine", "reach", "seconds")
 IMAGES, CLIENTS = 5_000, 10

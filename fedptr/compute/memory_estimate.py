@@ -284,7 +284,8 @@ def kept_bytes(method: Method, foot: Footprint, aux: int, who: Owner) -> float:
     trail = foot.model * (getattr(method, "m", 0) + 1) if cost.trail == who else 0
     if cost.auxiliary != who:
         return own + trail
-    sets = 3 if getattr(method, "ema", 0) else 2  # images, their velocity, their mean
+    styles = getattr(method, "styles", 0)
+    sets = 2 + (getattr(method, "ema", 0) > 0) + (2 / styles if styles else 0)  # images, velocity, mean; bases' two
     return own + (HOLES * (trail + sets * aux * foot.image) if aux else 0)
 
 

@@ -14,7 +14,10 @@ Numbered details:
 3. The server stays within ρ by moving back to the nearest model at that distance after a step. The re-implementation
    that we know of does not do this. With ρ = 0 sets are matched at w^t itself, and the server goes as far as it likes.
 4. Images are not augmented. Labels are hard and fixed.
-5. Nothing in [local] matters, as clients train no model. The recorded training loss is the gap of the last step.
+5. Nothing in [local] matters, as clients train no model. The recorded training loss is the gap of the last step, and
+   `gap_growth` is how many times the first one it is. Each step has another w' and other images, so this is often
+   above 1 in a round of few steps; where it is far above, images diverge. The paper's step size suits networks with
+   instance norm.
 
 What a client sends starts as its real images, and may stay close to them: with H = 0 it is real images.
 
@@ -35,10 +38,13 @@ from fedptr.core.local_training import TrainedModel
 from fedptr.core.long_work import LongWork, work_through
 from fedptr.core.method import Rule, Site
 from fedptr.core.task import Task
+from fedptr.methods.ptr.trajectory import log_entries
 from fedptr.methods.sent_sets import ServerTraining, SetSender, SetWork, one_hot, train_on_union, unite
 from fedptr.plots import SHORT, Look
 from fedptr.settings import setting
 from fedptr.types import Batch, Reply, State
+
+CLOSED = 1e-6  # a gap of about rounding errors, as of a client whose few samples are all in its set
 
 
 @dataclass(frozen=True)
@@ -111,8 +117,10 @@ class FedDM(SetSender):
             return loss
 
         work_through(work, step, self.H, "learning the images", self, site, {"x": x})
-        trained = TrainedModel(x, max(1, self.H), work.losses[-1] if work.losses else None)
-        return trained, {**client, "X": X, "Y": one_hot(own, task.classes, x)}
+        losses = work.losses
+        log = log_entries(gap_growth=losses[-1] / max(losses[0], CLOSED)) if losses else {}
+        trained = TrainedModel(x, max(1, self.H), losses[-1] if losses else None)
+        return trained, {**client, "X": X, "Y": one_hot(own, task.classes, x), **log}
 
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         size, momentum, decay = self.server_batch, self.server_momentum, self.server_decay

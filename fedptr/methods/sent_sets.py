@@ -3,7 +3,7 @@
     X, Y    client i's set: samples, and a row of label weights for each         y      the label with the most weight
     owner   the client that a sample of the union came from                      x      global model w^t
 
-A client's `train` makes its set and leaves it in its state as X and Y; `reply` sends both and keeps neither. The
+A client's `train` makes its set and leaves it in its state as X and Y, beside a log; `reply` keeps none of these. The
 server's state holds the union of the round's sets in client order.
 
 What goes up are samples made from clients' data, and often look like them: nothing here hides them.
@@ -77,8 +77,8 @@ class SetSender(Method):
         }
 
     def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
-        kept = {name: value for name, value in client.items() if name not in SENT}
-        return {name: client[name] for name in SENT}, kept
+        goes = [*SENT, *(name for name in client if name.startswith("log/"))]
+        return {name: client[name] for name in goes}, {name: client[name] for name in client if name not in goes}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ NAME = "summary.json"
 PLAN = "plan.toml"
 OF_THE_END = (
     "matching",
+    "gap_growth",
     "peak_memory_bytes",
     "weights_sha256",
     "rounds_sha256",
@@ -44,6 +45,7 @@ OF_THE_END = (
     STOPPED,
 )  # not known of before
 LAST = 5  # the paper's headline number is the mean accuracy of this many last rounds
+DIVERGES = 10  # times the gap that a learned set began with; a sound one may have 3, by chance
 MORE = ("mse", "mae", "exact")  # scores of tasks without classes, beside the headline; in the labels' own units
 NUMBERS = ("no", "one", "two", "three", "four", "five")
 
@@ -60,6 +62,7 @@ def summarise_run(plan: Plan, experiment: Experiment, run: Run, history: RoundsF
         **({"personal_adapts": plan.method.adapts} if plan.personalised else {}),
         **describe_privacy(plan, records[-1]),
         **describe_matching(records),
+        **describe_gaps(records),
         "peak_memory_bytes": peak_memory(),
         "parameters": len(run.w),
         "layers": [layer.name for layer in experiment.task.layers],  # the order of `distances` in rounds.jsonl
@@ -197,9 +200,23 @@ def describe_matching(records: list[Record]) -> Record:
     return {"matching": {"times": len(losses), "loss": statistics.median(losses), "skipped": count}} if losses else {}
 
 
+def describe_gaps(records: list[Record]) -> Record:
+    """How many times its first gap the last one of a client's learned images was (FedDM), where they were learned."""
+    found = [
+        number_or_nan(part["gap_growth"]) for record in records for part in record["clients"] if "gap_growth" in part
+    ]
+    finite = [growth for growth in found if math.isfinite(growth)]
+    return {"gap_growth": statistics.median(finite)} if finite else {}
+
+
 def print_advice(method: Method, summary: Record) -> None:
     """Says what the owner of a finished run should know of it."""
     matching = summary.get("matching")
+    if (growth := summary.get("gap_growth", 0.0)) >= DIVERGES:
+        print_notice(
+            f"note: learning makes clients' images worse: their gap grows {growth:.0f}-fold in a round (median); "
+            f"try a smaller step, such as --set method.lr_img={getattr(method, 'lr_img', 1.0) / 10:g}"
+        )
     if matching and matching["loss"] >= 1:
         median = f"its matching loss is {matching['loss']:.2f} (median of {matching['times']})"
         print_notice(

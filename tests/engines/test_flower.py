@@ -18,13 +18,15 @@ from simulated_nodes import Change, Lab
 from small_plans import TABLES, in_process, may_stay, plan_for
 from small_texts import write_texts
 
+from fedptr.core import long_work
 from fedptr.engines.flower.node.simulated_node import make_simulated_node
 from fedptr.engines.flower.wire.parcel import PROTOCOL, Block, Parcel, read_parcel, write_parcel
 from fedptr.engines.flower.wire.records import from_records, to_records
 from fedptr.engines.flower.wire.tensors import blocks_to_state, state_to_blocks
 from fedptr.errors import ReplyError, UserError
-from fedptr.methods import all_methods
+from fedptr.methods import all_methods, fedd3
 from fedptr.runs import plan as planning
+from fedptr.runs.summary import weights_sha256
 
 pytestmark = pytest.mark.real
 
@@ -79,6 +81,39 @@ def test_a_server_that_is_killed_goes_on_exactly(
     del models[back : len(models) - (6 - back)]  # what was done twice
     assert same(models, [run.w for run in in_process(plan)])
     assert [record["attempt"] for record in lab.records()] == [1] * back + [2] * (6 - back)
+
+
+class Killed(BaseException):
+    """What a kill is here: nothing catches it."""
+
+
+def test_a_node_that_is_killed_goes_on_in_the_middle_of_its_distillation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server too: it asks again in another attempt. What the first client had finished is kept as well."""
+    monkeypatch.setattr(long_work, "OFTEN", 0.0)
+    monkeypatch.setattr(long_work, "PART", 1e9)
+    plan = planning.check_plan({**TABLES, "method": {"name": "fedd3", "k": 4, "H": 6, "server_epochs": 2}})
+    (whole,) = in_process(plan)
+    gradient, taken = fedd3.loss_and_gradient, []
+
+    def counted(*args: Any) -> Any:
+        if len(taken) == 6 + 4:
+            raise Killed
+        taken.append(1)
+        return gradient(*args)
+
+    lab = Lab(tmp_path, plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(fedd3, "loss_and_gradient", counted)
+        with pytest.raises(Killed):
+            lab.serve()
+    again: list[int] = []
+    monkeypatch.setattr(fedd3, "loss_and_gradient", lambda *args: again.append(1) or gradient(*args))
+    summary = lab.serve()
+    assert len(again) == 3 * 6 - 6 - 4 + 6, "the first node had answered, and is asked again"
+    assert summary["weights_sha256"] == weights_sha256(whole)
+    assert not list((tmp_path / "node-states").rglob("unfinished"))
 
 
 def test_a_node_that_is_lost_is_named_and_taken_back(tmp_path: Path) -> None:

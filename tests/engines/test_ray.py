@@ -16,15 +16,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from same_bits import equal, outcome, same, untimed
 from small_plans import may_stay
 from small_world import BRIEF, part_for
 from tiny_runs import HALF, rounds_written
 from wait_until import PATIENCE, until
 
+from fedptr.atomic_files import read_tensors, write_tensors
 from fedptr.cli.main import main
 from fedptr.compute.workload import MachinePlan
-from fedptr.core.federation import Run, federate
+from fedptr.core import long_work
+from fedptr.core.federation import Run, federate, last_run
 from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.visit import visit_in_process
@@ -35,8 +38,10 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import all_methods
 from fedptr.runs import rounds_file
 from fedptr.runs.experiment import prepare_experiment
+from fedptr.runs.leftovers import UNFINISHED
 from fedptr.runs.plan import Plan, check_plan
 from fedptr.runs.same_run import identity_text
+from fedptr.runs.unfinished_work import UnfinishedWork
 
 pytestmark = [
     pytest.mark.real,
@@ -156,6 +161,30 @@ def test_every_method_gives_the_same_bits(name: str, pool: Pool) -> None:
 def test_so_do_buffers_and_our_own_code(tables: Plan, pool: Pool) -> None:
     """BatchNorm's statistics; and the ConvNet in C++, or whatever takes its place here."""
     assert_same(runs(tables, visit_in_process), on_ray(tables, pool))
+
+
+def test_unfinished_work_of_clients_is_found_by_workers(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 0's images as they were kept, but for a change by which they are known."""
+    monkeypatch.setattr(long_work, "OFTEN", 0.0)
+    monkeypatch.setattr(long_work, "PART", 1e9)
+    tables = plan("fedd3", run={"participation": 1.0}, method={"k": 4, "H": 3})
+    e, bench = prepare_experiment(tables), UnfinishedWork(tmp_path, {})
+
+    def run(visits: Any) -> Run:
+        p = tables
+        return last_run(federate(p.method, e.task, e.clients, None, p.run, p.local, visits=visits, bench=bench))
+
+    whole = run(visit_in_process)
+    (kept,) = (tmp_path / UNFINISHED).glob("round-0-client-0-*")
+    state, header = read_tensors(kept)
+    write_tensors(kept, {**state, "learned/X": torch.full_like(state["learned/X"], 0.5)}, header)
+    with Workers(tables, e, pool) as workers:
+        found = run(workers)
+    own = found.server["owner"] == 0
+    assert bool((found.server["X"][own] == 0.5).all())
+    assert torch.equal(found.server["X"][~own], whole.server["X"][~own])
 
 
 class Killer(Workers):

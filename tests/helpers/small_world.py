@@ -21,13 +21,13 @@ SIZES = (7, 5, 9, 12)  # with batches of 4: partial batches, and different numbe
 LOCAL = Local(lr=0.05, batch=4)
 # Small matching, so that every method runs in milliseconds, and projection also where it is as poor as that.
 QUICK = {"H": 2, "R": 3, "ipc": 2, "dsa": False, "mtt_max_loss": 1e9}
-BRIEF = {**QUICK, "server_epochs": 2, "steps": 2}  # also for methods that send sets
+BRIEF = {**QUICK, "server_epochs": 2, "steps": 2, "L": 2}  # also for methods that send sets, or wait for L rounds
 
 
 def quick(name: str, **settings: object) -> FedAvg:
     """A method by name with cheap matching, and early where it has to wait for a trajectory of L rounds."""
     known = all_methods()[name].__dataclass_fields__
-    early = {**BRIEF, "L": 2, **settings}
+    early = {**BRIEF, **settings}
     return make_method(name, **{key: value for key, value in early.items() if key in known or key in settings})
 
 

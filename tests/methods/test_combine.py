@@ -78,11 +78,14 @@ def test_advice_names_the_setting_that_there_is(capsys: pytest.CaptureFixture[st
     assert "try --set method.H=6000" in capsys.readouterr().err
 
 
+FACTORS = ("bases", "bases_velocity", "styles", "styles_velocity")
+
+
 def test_memory_has_the_names_by_which_it_is_kept(world: World) -> None:
-    soft = world.runs(plus("fedavg", labels="soft", ema=0.5), rounds=1)[-1]
+    soft = world.runs(plus("fedavg", labels="soft", ema=0.5, styles=1), rounds=1)[-1]
     assert set(soft.clients[0]) == set(MEMORY)
     hard = world.runs(plus("fedavg"), rounds=1)[-1]
-    assert set(hard.clients[0]) == set(MEMORY) - {"Y", "Y_velocity", "X_mean"}
+    assert set(hard.clients[0]) == set(MEMORY) - {"Y", "Y_velocity", "X_mean", *FACTORS}
 
 
 def test_a_silent_round_stays_silent_and_leaves_nothing_behind(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Options of matching: soft labels, starts on the segment, averaged images; exact gradients in both ways."""
+"""Options of matching: soft labels, starts on the segment, averaged and factorised images; exact gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from fedptr.core.regression import Regression
 from fedptr.core.task import Classification
 from fedptr.errors import UserError
 from fedptr.methods import make_method
-from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings
+from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, reset_momentum
 from fedptr.methods.ptr.matching import WAYS, take_outer_step
 from fedptr.methods.ptr.objective import Draws
+from fedptr.methods.ptr.styles import derivatives_by_factors, draw_styles, show_bases
 from fedptr.types import Batch
 
 HOW = MatchingSettings(H=3, R=4, lr_img=1.0, lr_beta=1e-3, momentum=0.5, batch=0, dsa=True, lr_label=2.0)
@@ -155,3 +156,90 @@ def test_what_has_no_classes_has_no_soft_labels() -> None:
         quick("fedptr-s", labels="soft").server_init(task.init(), Site(task, LOCAL, Key(0), 0, 4))
     with pytest.raises(UserError, match=r"method\.labels"):
         quick("naive", labels="soft")
+
+
+def factorised(seed: int = 0, styles: int = 2) -> tuple[Classification, torch.Tensor, torch.Tensor, Auxiliary]:
+    """The case whose images are made from one base of each class."""
+    task, start, end, aux = case()
+    bases = torch.randn(CLASSES, *SHAPE, generator=Key(seed)("bases"), dtype=torch.float64)
+    drawn = draw_styles(styles, SHAPE[0], Key(seed)("styles"), bases)
+    moved = {"bases_velocity": torch.zeros_like(bases), "styles_velocity": torch.zeros_like(drawn)}
+    return task, start, end, aux._replace(X=show_bases(bases, drawn), bases=bases, styles=drawn, **moved)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_derivatives_by_bases_and_styles_equal_central_differences(way: str) -> None:
+    task, start, end, aux = factorised()
+    aim, h = WAYS[way](task, start, end, HOW), 1e-6
+    steps = aim.draw(aux, Draws(Key(1)))
+    factors = {"bases": aux.bases, "styles": aux.styles}
+    found = derivatives_by_factors(aux.bases, aux.styles, aim.gradient(aux, steps).X)
+    for (name, here), g in zip(factors.items(), found, strict=True):
+        v = torch.randn(here.shape, generator=Key(1)(name), dtype=torch.float64)
+        shown = [show_bases(**{**factors, name: here + s * h * v}) for s in (1, -1)]
+        up, down = (aim.end(aux._replace(X=X), steps)[1] for X in shown)
+        assert float((g * v).sum()) == pytest.approx((up - down) / (2 * h), rel=1e-5), name
+        assert float(g.norm()) > 1e-6
+
+
+def test_every_base_is_shown_in_every_style() -> None:
+    """Of three channels; each style is a convolution over these and a shift, and the first does nothing."""
+    bases = torch.randn(2, 3, 5, 4, generator=Key(0)("bases"), dtype=torch.float64)
+    styles = draw_styles(4, 3, Key(0)("styles"), bases)
+    X = show_bases(bases, styles).unflatten(0, (2, 4))
+    assert torch.equal(X[:, 0], bases)
+    for j in range(1, 4):
+        layer = nn.Conv2d(3, 3, 3, padding=1).double()
+        layer.weight.data, layer.bias.data = styles[j, :, :-1].reshape(3, 3, 3, 3), styles[j, :, -1]
+        torch.testing.assert_close(X[:, j], bases + layer(bases))
+
+
+@pytest.mark.parametrize(("name", "way", "lr_img"), [
+    ("fedptr-s", "trajectory", 0.3), ("fedptr", "gradient", "auto"), ("fedavg+ptr", "trajectory", "auto"),
+])  # fmt: skip
+def test_one_style_that_is_the_identity_is_the_plain_set(name: str, way: str, lr_img: object, world: World) -> None:
+    how = {**QUICK, "matching": way, "lr_img": lr_img, "ema": 0.25, "labels": "soft"}
+    factors, plain = (world.weights(make_method(name, **how, **more)) for more in ({"styles": 1, "lr_style": 0.0}, {}))
+    assert [torch.equal(a, b) for a, b in zip(factors, plain, strict=True)] == [True] * 6
+    learned = world.weights(make_method(name, **how, styles=1))
+    assert not torch.equal(learned[-1], plain[-1])
+
+
+def test_a_step_on_bases_and_styles_is_sgd_with_momentum() -> None:
+    task, start, end, aux = factorised()
+    how = replace(HOW, lr_img=0.3, lr_style=0.05)
+    aim, draws = WAYS["gradient"](task, start, end, how), Draws(Key(0))
+    B, S = aux.bases.clone().requires_grad_(), aux.styles.clone().requires_grad_()
+    groups = [{"params": [B], "lr": how.lr_img}, {"params": [S], "lr": how.lr_style}]
+    optimiser = torch.optim.SGD(groups, momentum=how.momentum)
+    for _ in range(3):
+        found = aim.gradient(aux, aim.draw(aux, draws))
+        optimiser.zero_grad()
+        show_bases(B, S).backward(found.X)
+        optimiser.step()
+        aux = take_outer_step(aux, found, how)
+        torch.testing.assert_close(aux.X, show_bases(B, S).detach(), rtol=1e-12, atol=1e-13)
+    assert not reset_momentum(aux).styles_velocity.any()
+    assert aux.styles_velocity.any()
+
+
+@pytest.mark.parametrize("name", ["fedptr", "fedptr-s", "naive"])
+def test_styles_are_learned_and_carried_over_rounds(name: str, world: World) -> None:
+    method = quick(name, styles=2, ipc=4, matching="gradient", lr_img="auto")
+    runs = world.runs(method, rounds=6)
+    owner = [run.server if method.cost.auxiliary == "server" else run.clients[0] for run in runs]
+    assert owner[-1]["bases"].shape == (2 * CLASSES, *SHAPE)
+    assert owner[-1]["styles"].shape == (2, 1, 10)
+    assert not torch.equal(owner[-1]["styles"], owner[0]["styles"])
+    assert owner[-1]["y"].tolist() == [k for k in range(CLASSES) for _ in range(4)]
+    torch.testing.assert_close(owner[-1]["X"], show_bases(owner[-1]["bases"], owner[-1]["styles"]))
+    rest = world.runs(method, rounds=6, start=runs[3])
+    assert torch.equal(rest[-1].w, runs[-1].w)
+
+
+def test_styles_need_images_and_as_many_as_they_make() -> None:
+    row = Site(Classification(nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)), (4,), CLASSES), LOCAL, Key(0), 0, 4)
+    with pytest.raises(UserError, match=r"method\.styles are of images, not of shapes \(4,\)"):
+        quick("fedptr-s", styles=2).server_init(row.task.init(), row)
+    with pytest.raises(UserError, match="3 images per class cannot be made from base images in 2 styles each"):
+        World().runs(quick("fedptr-s", styles=2, ipc=3), rounds=1)

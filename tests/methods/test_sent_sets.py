@@ -22,6 +22,7 @@ from fedptr.methods.fedd3 import loss_and_gradient
 from fedptr.methods.feddm import draw_neighbour, gap_and_gradient
 from fedptr.methods.sent_sets import ServerTraining, pick_balanced, train_on_union, unite
 from fedptr.privacy.differential import Privacy
+from fedptr.runs.summary import describe_gaps, print_advice
 from fedptr.types import Batch, Reply, State
 
 SENDERS = [name for name, method in all_methods().items() if method.sends_sets]
@@ -277,6 +278,17 @@ def test_fedd3_needs_no_model_from_the_server() -> None:
     record = World().runs(quick("fedd3"), rounds=1)[0].record
     assert record["bytes_down"] == 0
     assert record["clients"][0]["steps"] == 2
+
+
+def test_images_that_diverge_are_told_from_those_that_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    for lr, told in ((0.02, False), (30.0, True)):
+        method = make_method("feddm", H=6, lr_img=lr, server_epochs=0)
+        records = [run.record for run in world.runs(method, rounds=2)]
+        assert all(client["gap_growth"] >= 0 for record in records for client in record["clients"])
+        print_advice(method, describe_gaps(records))
+        assert ("try a smaller step, such as --set method.lr_img=3\n" in capsys.readouterr().err) == told
+    assert describe_gaps([run.record for run in world.runs(quick("feddm", H=0), rounds=1)]) == {}
 
 
 def test_a_failing_client_is_named() -> None:

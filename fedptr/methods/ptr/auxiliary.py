@@ -25,6 +25,10 @@ class Auxiliary(NamedTuple):
     gain: Tensor = torch.tensor(1.0)  # factor on the outer steps; stays 1 unless they are careful
     Y: Tensor | None = None  # soft labels: a number for every class
     Y_velocity: Tensor | None = None
+    bases: Tensor | None = None  # what factorised images are made from; see `styles.py`
+    bases_velocity: Tensor | None = None
+    styles: Tensor | None = None
+    styles_velocity: Tensor | None = None
 
     @property
     def labels(self) -> Tensor:
@@ -48,6 +52,7 @@ class MatchingSettings:
     matching: Literal["trajectory", "gradient"] = "trajectory"
     lr_label: float = 0.0
     starts: Literal["first", "segment"] = "first"
+    lr_style: float = 0.0
 
 
 class StudentStep(NamedTuple):
@@ -81,8 +86,8 @@ def draw_steps(
 
 def reset_momentum(aux: Auxiliary) -> Auxiliary:
     """Without the momentum of earlier outer steps."""
-    Y = None if aux.Y is None else torch.zeros_like(aux.Y)
-    return aux._replace(X_velocity=torch.zeros_like(aux.X), beta_velocity=torch.zeros_like(aux.beta), Y_velocity=Y)
+    moving = {name: part for name, part in aux._asdict().items() if name.endswith("_velocity") and part is not None}
+    return aux._replace(**{name: torch.zeros_like(part) for name, part in moving.items()})
 
 
 def squared_distance(a: Tensor, b: Tensor) -> float:

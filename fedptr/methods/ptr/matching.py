@@ -28,6 +28,7 @@ from fedptr.methods.ptr.by_gradient import GradientMatching
 from fedptr.methods.ptr.by_trajectory import TrajectoryMatching
 from fedptr.methods.ptr.dsa import draw_augmentation, identity
 from fedptr.methods.ptr.objective import Draws, Gradient, Objective
+from fedptr.methods.ptr.styles import NOISE, derivatives_by_factors, show_bases
 from fedptr.types import Batch
 
 RISE, GROW, CUT = 1.1, 1.5, 1 / 3  # of careful steps: a loss this much higher is a step too far; longer, shorter steps
@@ -117,18 +118,32 @@ def has_stalled(losses: list[float], part: float) -> bool:
 
 def take_outer_step(aux: Auxiliary, g: Gradient, how: MatchingSettings) -> Auxiliary:
     """One SGD step with momentum on the images, one on soft labels, and one on β, which stays positive."""
-    vX = how.momentum * aux.X_velocity + g.X
     vbeta = how.momentum * aux.beta_velocity + g.beta
     gain = float(aux.gain)
     beta = (aux.beta - gain * how.lr_beta * vbeta).clamp(min=BETA_FLOOR)
-    step = gain * how.lr_img * vX
-    if how.careful:  # images are normalised; moved by more than their size they may end where nothing has a gradient
-        step = step / step.square().mean().sqrt().clamp(min=1)
-    aux = aux._replace(X=aux.X - step, beta=beta, X_velocity=vX, beta_velocity=vbeta)
+    aux = move_images(aux, g.X, how)._replace(beta=beta, beta_velocity=vbeta)
     if aux.Y is None or aux.Y_velocity is None or g.Y is None:
         return aux
     vY = how.momentum * aux.Y_velocity + g.Y
     return aux._replace(Y=aux.Y - gain * how.lr_label * vY, Y_velocity=vY)
+
+
+def move_images(aux: Auxiliary, gX: Tensor, how: MatchingSettings) -> Auxiliary:
+    """The step on the images, or on what they are made from."""
+    if aux.bases is None or aux.bases_velocity is None or aux.styles is None or aux.styles_velocity is None:
+        vX = how.momentum * aux.X_velocity + gX
+        return aux._replace(X=aux.X - limit_step(float(aux.gain) * how.lr_img * vX, 1.0, how), X_velocity=vX)
+    gB, gS = derivatives_by_factors(aux.bases, aux.styles, gX)
+    vB, vS = how.momentum * aux.bases_velocity + gB, how.momentum * aux.styles_velocity + gS
+    bases = aux.bases - limit_step(float(aux.gain) * how.lr_img * vB, 1.0, how)
+    styles = aux.styles - limit_step(float(aux.gain) * how.lr_style * vS, NOISE, how)
+    factors = {"bases": bases, "bases_velocity": vB, "styles": styles, "styles_velocity": vS}
+    return aux._replace(X=show_bases(bases, styles), **factors)
+
+
+def limit_step(step: Tensor, size: float, how: MatchingSettings) -> Tensor:
+    """Careful steps are no longer than what they move: images moved further may end where nothing has a gradient."""
+    return step / (step.square().mean().sqrt() / size).clamp(min=1) if how.careful else step
 
 
 def project_model(

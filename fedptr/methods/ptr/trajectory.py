@@ -30,7 +30,10 @@ Numbered details (the paper leaves most of these open; each is a field):
 10. `starts = "segment"`: the student starts after r of R equal parts of the straight line from w^{t−m} to w^t, with r
    drawn for every outer step, and takes R − r steps. In gradient matching it is where the gradient is taken. Careful
    steps compare losses, so all of one matching have the same r.
-11. With `ema` above 0 the projection uses X̄ ← ema·X̄ + (1 − ema)·X, updated after every matching, instead of X.
+11. With `styles` above 0 images are factorised: each class has ipc / styles base images, and each of them is shown in
+    all styles. Bases are learned by steps of `lr_img` and styles by steps of `lr_style`, see
+    `fedptr.methods.ptr.styles`.
+12. With `ema` above 0 the projection uses X̄ ← ema·X̄ + (1 − ema)·X, updated after every matching, instead of X.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ from fedptr.errors import UserError
 from fedptr.methods.ptr.auxiliary import Auxiliary, MatchingSettings, reset_momentum
 from fedptr.methods.ptr.by_gradient import has_rows
 from fedptr.methods.ptr.matching import match_trajectory
+from fedptr.methods.ptr.styles import draw_styles, show_bases
 from fedptr.settings import setting
 from fedptr.types import State
 
@@ -86,6 +90,10 @@ class Trajectory:
         "hard", "labels of the auxiliary images: fixed classes, or numbers that are learned, one for every class"
     )
     lr_label: float = setting(1.0, "step size on soft labels", ge=0)
+    styles: int = setting(
+        0, "factorise the images: styles in which every base image is shown, learned with these; 0 = off", ge=0, le=1000
+    )
+    lr_style: float = setting(1.0, "step size on styles", ge=0)
     ema: float = setting(
         0.0, "memory of the images' mean over matchings, which projects instead of them; 0 = off", ge=0, lt=1
     )
@@ -134,17 +142,34 @@ class Trajectory:
                 'method.labels = "soft" learns a number for every class, and this task has none; set '
                 'method.labels = "hard"'
             )
+        if self.styles and not has_images(task):
+            raise UserError(f"method.styles are of images, not of shapes {task.shape}; set method.styles = 0")
+        if self.styles and self.images_per_class(task) % self.styles:
+            raise UserError(
+                f"method.styles: {self.images_per_class(task)} images per class cannot be made from base images in "
+                f"{self.styles} styles each; set method.ipc to a multiple of it"
+            )
         task.auxiliary_labels(1)  # a task that does not know what labels samples have says so
+
+    def images_per_class(self, task: Task) -> int:
+        return usual_ipc(getattr(task, "groups", task.classes)) if self.ipc == "auto" else self.ipc
 
     def memory(self, x: Tensor, site: Site) -> State:
         """An owner's state before it has seen any model."""
-        ipc = usual_ipc(getattr(site.task, "groups", site.task.classes)) if self.ipc == "auto" else self.ipc
-        X, y = auxiliary_images(site, ipc, self.init == "real", x)
+        bases = self.images_per_class(site.task) // max(self.styles, 1)
+        X, y = auxiliary_images(site, bases, self.init == "real", x)
+        factors: State = {}
+        if self.styles:
+            styles = draw_styles(self.styles, site.task.shape[0], site.key("aux-styles"), x)
+            factors = {"bases": X, "bases_velocity": torch.zeros_like(X)}
+            factors |= {"styles": styles, "styles_velocity": torch.zeros_like(styles)}
+            X, y = show_bases(X, styles), y.repeat_interleave(self.styles)
         soft = {}
         if self.labels == "soft":
             soft = {"Y": one_hot(y, site.task.classes).to(x), "Y_velocity": x.new_zeros(len(y), site.task.classes)}
         return {
             **soft,
+            **factors,
             **({"X_mean": X} if self.ema else {}),
             "X": X,
             "y": y,
@@ -198,7 +223,7 @@ class Trajectory:
         how = MatchingSettings(
             self.H, self.R, MTT_LR_IMG if self.lr_img == "auto" else self.lr_img, self.lr_beta, self.mtt_momentum,
             self.aux_batch, self.dsa, self.mtt_stop, self.beta == "auto", self.lr_img == "auto", self.matching,
-            self.lr_label, self.starts,
+            self.lr_label, self.starts, self.lr_style,
         )  # fmt: skip
         aux = Auxiliary(**{name: memory[name] for name in Auxiliary._fields if name in memory})
         if not self.carry_momentum:
@@ -245,9 +270,13 @@ def log_entries(**values: float) -> State:
     return {f"log/{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
+def has_images(task: Task) -> bool:
+    return len(task.shape) == 3 and task.shape[1:] != (1, 1)  # the latter is a table's row
+
+
 def check_learnable(task: Task, dsa: bool) -> None:
     """Refuses inputs of which no auxiliary samples can be learned, and augmentation where they are no images."""
-    if dsa and (len(task.shape) != 3 or task.shape[1:] == (1, 1)):  # the latter is a table's row
+    if dsa and not has_images(task):
         raise UserError(f"method.dsa augments images, not shapes {task.shape}; set method.dsa = false")
     if getattr(task, "tokens", 0):
         raise UserError(NO_EMBED)
