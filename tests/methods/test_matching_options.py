@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_world import CLASSES, LOCAL, QUICK, SHAPE, World, quick
+from small_world import CLASSES, QUICK, SHAPE, World, quick
 from torch import nn
 
-from fedptr.core.method import Site
 from fedptr.core.randomness import Key
 from fedptr.core.regression import Regression
 from fedptr.core.task import Classification
@@ -153,7 +152,7 @@ def test_a_resumed_run_has_the_same_bits(name: str, way: str, world: World) -> N
 def test_what_has_no_classes_has_no_soft_labels() -> None:
     task = Regression(nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), SHAPE)
     with pytest.raises(UserError, match="this task has none"):
-        quick("fedptr-s", labels="soft").server_init(task.init(), Site(task, LOCAL, Key(0), 0, 4))
+        quick("fedptr-s", labels="soft").check(task)
     with pytest.raises(UserError, match=r"method\.labels"):
         quick("naive", labels="soft")
 
@@ -238,8 +237,8 @@ def test_styles_are_learned_and_carried_over_rounds(name: str, world: World) -> 
 
 
 def test_styles_need_images_and_as_many_as_they_make() -> None:
-    row = Site(Classification(nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)), (4,), CLASSES), LOCAL, Key(0), 0, 4)
+    rows = Classification(nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES)), (4,), CLASSES)
     with pytest.raises(UserError, match=r"method\.styles are of images, not of shapes \(4,\)"):
-        quick("fedptr-s", styles=2).server_init(row.task.init(), row)
+        quick("fedptr-s", styles=2).check(rows)
     with pytest.raises(UserError, match="3 images per class cannot be made from base images in 2 styles each"):
         World().runs(quick("fedptr-s", styles=2, ipc=3), rounds=1)
