@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     announce_model_parts(plan, experiment)
     announce_one_shot([plan.method])
     warn_of_large_batch(plan, experiment)
+    tell_of_moved_samples(plan, experiment)
     announce_cost(plan, experiment)
     with show_progress(plan.method.name, plan.run.rounds, plan.method.quick_rounds) as show:
         summary, _ = start_run(plan, experiment, out, show, open_engine)
@@ -143,10 +145,18 @@ def announce_cost(plan: Plan, experiment: Experiment) -> None:
 def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:
     """Warns if an epoch is a single step: the paper's batch size suits tens of thousands of images."""
     largest = max(experiment.split.sizes)
-    if plan.local.batch >= largest and not plan.method.sends_sets:
+    if plan.local.batch >= largest > 1 and not plan.method.sends_sets:
         print_notice(
             f"note: local.batch is {plan.local.batch} and the largest client has {largest} samples, so an epoch is a "
-            "single step; try --batch 32"
+            f"single step; try --batch {min(32, math.ceil(largest / 4))}"
+        )
+
+
+def tell_of_moved_samples(plan: Plan, experiment: Experiment) -> None:
+    if moved := experiment.split.moved:
+        print_notice(
+            f"note: {moved} of {sum(experiment.split.sizes)} samples were moved from the largest clients, so that every "
+            f"client has split.min_size = {plan.split.min_size}"
         )
 
 

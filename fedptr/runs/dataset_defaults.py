@@ -77,6 +77,8 @@ def with_dataset_defaults(tables: Tables, names: Sequence[str] = ()) -> tuple[Ta
     split = result.get("split")
     if isinstance(split, dict) and split.get("kind") == "users":
         split.setdefault("clients", 0)
+    elif dataset not in DEFAULTS and isinstance(split := result.setdefault("split", {}), dict):
+        split.setdefault("policy", "repair")  # own data may have a hundred samples, which few draws divide well enough
     if isinstance(chosen, dict):
         for name in known:
             add_method_defaults(result, chosen, name, dataset)

@@ -134,6 +134,31 @@ def test_a_table_is_trained_on_from_the_command_line(method: str, tmp_path: Path
     assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
 
 
+def test_a_small_table_is_divided_among_the_usual_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X_long, names = np.tile(X, (3, 1)), np.tile(NAMES, 3)
+    lines = [",".join([*map(str, x), name]) for x, name in zip(X_long, names, strict=True)]
+    (tmp_path / "small.csv").write_text("\n".join(["a,b,c,label", *lines]) + "\n")
+    asked = [
+        "--dataset",
+        str(tmp_path / "small.csv"),
+        "--method",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["run", *asked]) == 0
+    sizes = json.loads((tmp_path / "run" / "split.json").read_text())["clients"]
+    assert len(sizes) == 10
+    assert min(map(len, sizes)) >= 10
+    assert "of 144 samples were moved from the largest clients, so that every client has split.min_size = 10" in (
+        said := capsys.readouterr().err
+    )
+    assert "so an epoch is a single step; try --batch " in said
+    assert "--batch 32" not in said
+
+
 def test_models_and_augmentation_of_images_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(write_csv(tmp_path / "iris.csv"))
     out = tmp_path / "run"
