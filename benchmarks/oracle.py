@@ -111,6 +111,15 @@ class AliasedTheta(PFedMe):
 
 
 @dataclass(frozen=True)
+class ForgottenTheta(PFedMe):
+    """What the server keeps as a client's own model is sent back as it came, so it stays the initial one."""
+
+    def train(self, msg: State, client: State, site: Site, buffers: State) -> tuple[TrainedModel, State]:
+        trained, _ = super().train(msg, client, site, buffers)
+        return trained, client
+
+
+@dataclass(frozen=True)
 class GlobalScored(PFedMe):
     """The model that is scored as a client's own is the global one."""
 
@@ -141,6 +150,32 @@ class FirstCountedTwice(L2GD):
     def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
         x = super().aggregate(server, replies, site)["x"]
         return {**server, "x": x + replies[0].state["w"] / len(replies)}
+
+
+@dataclass(frozen=True)
+class TiedWithoutCoin(FedAvg):
+    """No coin: every local step is tied to w, which moves by |S|/N of the way to the mean of the cohort's models."""
+
+    lam: float = 0.5
+
+    def client_init(self, x: Tensor, site: Site) -> State:
+        return {"x_i": x}
+
+    def start(self, msg: State, client: State) -> Tensor:
+        return client["x_i"]
+
+    def pull(self, w: Tensor, msg: State, client: State, site: Site) -> Tensor:
+        return self.lam * (w - msg["x"])
+
+    def reply(self, w: Tensor, msg: State, client: State, steps: int, site: Site) -> tuple[State, State]:
+        return {"w": w}, {"x_i": w}
+
+    def personal(self, msg: State, client: State, site: Site) -> Tensor:
+        return client["x_i"]
+
+    def aggregate(self, server: State, replies: Sequence[Reply], site: Site) -> State:
+        x = server["x"]
+        return {**server, "x": x + len(replies) / site.clients * (self.mean(replies) - x)}
 
 
 @dataclass(frozen=True)
@@ -229,8 +264,14 @@ PERSONAL: dict[str, tuple[str, Method, Method]] = {
         FrozenServer(**TIED),
         PFedMe(**TIED),
     ),
+    "pFedMe as in FL-bench": ("θ is never stored: the initial model is scored", ForgottenTheta(**TIED), PFedMe(**TIED)),
     "L2GD as in FedRep, its factor": ("θ with 1−p for p is another λ", OtherFactor(**COIN), L2GD(**COIN)),
     "L2GD as in FedRep, its mean": ("the first client counts twice", FirstCountedTwice(**COIN), L2GD(**COIN)),
+    "L2SGD as in Ditto's repository": (
+        "no coin: ends where L2GD does with K = 1",
+        TiedWithoutCoin(**EQUAL, lam=COIN["lam"]),
+        L2GD(**COIN),
+    ),
     "APFL as in FedRep, α = 0.75": ("trains αv + αy", OtherMixture(**OWN), APFL(**OWN)),
     "APFL as in PFLlib": ("v on its own loss, then overwritten", OverwrittenBranch(**EQUAL), APFL(**EQUAL)),
     "APFL as in FL-bench": ("the global branch steps twice", TwoGlobalSteps(**EQUAL), APFL(**EQUAL)),

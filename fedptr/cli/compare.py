@@ -16,7 +16,13 @@ from fedptr.cli.options import (
     add_tracker_options,
     whole_number,
 )
-from fedptr.cli.run import announce_one_shot, announce_test_part, name_folder, warn_of_large_batch
+from fedptr.cli.run import (
+    announce_one_shot,
+    announce_test_part,
+    name_folder,
+    tell_of_moved_samples,
+    warn_of_large_batch,
+)
 from fedptr.errors import UserError
 from fedptr.messages import print_notice
 from fedptr.runs.folder import MOST_SEEDS
@@ -63,6 +69,7 @@ def compare(args: argparse.Namespace) -> int:
     announce_test_part(first, experiment)
     announce_one_shot([several[0].method for several in plans.values()])
     warn_of_large_batch(first, experiment)
+    tell_of_moved_samples(first, experiment)
     trackers.mark_trackers(out, args.trackers)
     comparing.write_comparison(tables, names, args.seeds, out)
     return finish_comparison(plans, out)

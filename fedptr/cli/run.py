@@ -155,8 +155,8 @@ def warn_of_large_batch(plan: Plan, experiment: Experiment) -> None:
 def tell_of_moved_samples(plan: Plan, experiment: Experiment) -> None:
     if moved := experiment.split.moved:
         print_notice(
-            f"note: {moved} of {sum(experiment.split.sizes)} samples were moved from the largest clients, so that every "
-            f"client has split.min_size = {plan.split.min_size}"
+            f"note: {moved} of {sum(experiment.split.sizes)} samples were moved from the largest clients, so that "
+            f"every client has split.min_size = {plan.split.min_size}"
         )
 
 

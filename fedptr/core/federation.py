@@ -120,7 +120,7 @@ def federate(
     for settings, name in ((method, "method"), (rounds, "run"), (local, "local"), (faults, "faults")):
         check_settings(settings, name)
     check_participation(method, rounds)
-    check_optimiser(method, local)
+    check_local(method, local)
     privacy.check(method, rounds)
     check_task(method, task)
     clients = read_clients(task, clients, "client")
@@ -185,9 +185,12 @@ def check_participation(method: Method, rounds: Rounds) -> None:
         raise UserError(f"{method.name} needs every client in every round; set run.participation = 1")
 
 
-def check_optimiser(method: Method, local: Local) -> None:
+def check_local(method: Method, local: Local) -> None:
+    """Refuses local settings that the method would ignore, or is wrong with."""
     if method.sgd_only and local.optimiser != "sgd":
         raise UserError(f"{method.name} {method.sgd_only}; set local.optimiser = sgd, or choose another method")
+    if method.no_augment and local.augment != "none":
+        raise UserError(f"{method.name} {method.no_augment}; set local.augment = none, or choose another method")
 
 
 def check_stopping(rounds: Rounds, evaluates: bool) -> None:

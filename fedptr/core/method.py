@@ -175,6 +175,7 @@ class Method:
     no_ptr: ClassVar[str] = ""  # why NAME+ptr is refused; "" = it is not
     laptop: ClassVar[Mapping[str, Any]] = {}  # settings that a laptop has time for, where the paper's are too costly
     sgd_only: ClassVar[str] = ""  # why another local optimiser than SGD is refused; "" = it is not
+    no_augment: ClassVar[str] = ""  # why local.augment is refused; "" = it is not
 
     def __init_subclass__(cls) -> None:
         """A method with a name of its own does not inherit what describes its parent alone."""

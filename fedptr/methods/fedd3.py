@@ -16,8 +16,8 @@ Numbered details:
 3. The mixture has diagonal covariances, as an image has many more pixels than a class has images.
 4. All H steps are taken. The public code stops when a batch of ten images is predicted well.
 5. All images are normalised as the test images are. The public code normalises each client's by themselves.
-6. Clients need nothing from the server, so nothing is sent to them, and nothing in [local] matters. The recorded
-   training loss is that of the last step.
+6. Clients need nothing from the server, so nothing is sent to them, and nothing in [local] matters; local.augment is
+   refused. The recorded training loss is that of the last step.
 7. A run has one round. Where a program asks for more, every round does all of it again, from the model of the last.
 
 What a client sends starts as its real images, and may stay close to them; "real" and "all" are its real images.
@@ -64,6 +64,7 @@ class FedD3(SetSender):
     idea: ClassVar[str] = "one round: clients send a few images that predict their data, and the server trains on them"
     cite: ClassVar[str] = "Song et al., IEEE TNNLS 2023, arXiv:2208.11311"
     family: ClassVar[str] = "sends images"
+    no_augment: ClassVar[str] = "learns from the clients' images as they are"
     rule: ClassVar[Rule] = Rule(
         step="X_i ← Adam on ½ mean ‖Θ(T, X_i)(Θ(X_i, X_i) + ε)⁻¹Y − Y_T‖²",
         where="Θ = the infinitely wide network's kernel",

@@ -13,11 +13,16 @@ Numbered details:
    the client has fewer images than `ipc` gets as many as there are.
 3. The server stays within ρ by moving back to the nearest model at that distance after a step. The re-implementation
    that we know of does not do this. With ρ = 0 sets are matched at w^t itself, and the server goes as far as it likes.
+<<<<<<< HEAD
 4. Images are not augmented. Labels are hard and fixed.
 5. Nothing in [local] matters, as clients train no model. The recorded training loss is the gap of the last step, and
    `gap_growth` is how many times the first one it is. Each step has another w' and other images, so this is often
    above 1 in a round of few steps; where it is far above, images diverge. The paper's step size suits networks with
    instance norm.
+=======
+4. Images are not augmented, and local.augment is refused. Labels are hard and fixed.
+5. Nothing else in [local] matters, as clients train no model. The recorded training loss is the gap of the last step.
+>>>>>>> audit21
 
 What a client sends starts as its real images, and may stay close to them: with H = 0 it is real images.
 
@@ -65,6 +70,7 @@ class FedDM(SetSender):
     idea: ClassVar[str] = "clients send images with the features of their data near w^t, and the server trains on them"
     cite: ClassVar[str] = "Xiong, Wang, Cheng et al., CVPR 2023, arXiv:2207.09653"
     family: ClassVar[str] = "sends images"
+    no_augment: ClassVar[str] = "learns from the clients' images as they are"
     rule: ClassVar[Rule] = Rule(
         step="X ← X − η ∇ Σ_c ‖mean z(X_c) − mean z(D_i,c)‖², at w'",
         where="w' = w^t + min(1, ρ/‖ξ‖)ξ",

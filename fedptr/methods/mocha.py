@@ -25,7 +25,7 @@ Numbered details:
    the others share the rest of the trace. With everyone there it is the rule above.
 6. The global model x is the mean of the w_i of those who took part, by `weighting`. MOCHA itself has no global model.
 7. A client is sent w_i and the number ρΣ_ii, and neither x nor anybody else's model. Nothing in [local] matters: there
-   is no learning rate, and λ is the weight decay. Images cannot be augmented, as each has dual variables of its own.
+   is no learning rate, and λ is the weight decay. local.augment is refused: each image has dual variables of its own.
 8. The recorded training loss is ℓ, summed over classes, at each step's sample before the step.
 9. `data.features` names a finished run whose model makes the inputs: the features of a frozen model.
 10. `inner` is 10, the paper's code has 100: rounds are dearer here. With 0, Σ stays I/N: independent models with λN.
@@ -77,6 +77,7 @@ class Mocha(Method):
     needs_linear: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     sgd_only: ClassVar[str] = "makes exact dual coordinate steps, which need no optimiser"
+    no_augment: ClassVar[str] = "keeps dual variables for every image, so images must stay as they are"
     no_ptr: ClassVar[str] = "has no local steps along a gradient that a pull could be added to"
 
     @property

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -77,26 +78,39 @@ def client_columns(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def column_headings(results: Summaries, seeds: int) -> list[str]:
+def describe_mean(results: Summaries, seeds: int) -> str:
+    """What the headline's column is the mean of."""
     several = f", mean ± 95 % CI of {seeds} seeds" if seeds > 1 else ""
+    key = headline_of(results).key
+    averaged = max((run.get(f"{key}_rounds", LAST) for runs in results.values() for run in runs), default=LAST)
+    return ("last round" if averaged == 1 else f"last {averaged} rounds") + several
+
+
+def column_headings(results: Summaries, seeds: int) -> list[str]:
     headline = headline_of(results)
-    averaged = max((run.get(f"{headline.key}_rounds", LAST) for runs in results.values() for run in runs), default=LAST)
-    last = "last round" if averaged == 1 else f"last {averaged} rounds"
     unit = headline.unit
-    headings = ["method", f"{headline.words}{unit} ({last}{several})", f"best{unit}", "s/round", "MB/round"]
+    shown = f"{headline.words}{unit} ({describe_mean(results, seeds)})"
+    headings = ["method", shown, f"best{unit}", "s/round", "MB/round"]
     headings += ["rounds"] if has_early_stops(results) else []
     first = f"clients: global{unit}" if headline.percent else "clients' loss: global"
     return headings + ([first, f"personal{unit}", f"worst{unit}"] if has_client_scores(results) else [])
 
 
 def terminal_table(results: Summaries, seeds: int, title: str) -> Table:
+    """With a heading's words one below another, so that all columns fit into 80 characters."""
     tested = next((f"; {words}" for runs in results.values() for run in runs if (words := describe_tested(run))), "")
-    caption = f"* highest mean; MB/round is up and down together, over all clients of a round{tested}"
-    table = Table(title=Text(title), caption=caption)
-    for number, heading in enumerate(column_headings(results, seeds)):
-        table.add_column(heading, justify="left" if number == 0 else "right")
+    headline, (method, shown, *others) = headline_of(results), column_headings(results, seeds)
+    mean = f"{headline.words}: {describe_mean(results, seeds)}"
+    caption = f"{mean}; * highest mean; MB/round is up and down together, over all clients of a round{tested}"
+    table = Table(
+        title=Text(title), caption=Text(caption), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False
+    )
+    table.add_column(method, no_wrap=True)
+    table.add_column(shown.partition(" (")[0], justify="right")
+    for heading in others:
+        table.add_column(heading.replace(" ", "\n").replace("/", "/\n"), justify="right", no_wrap=True)
     for row in comparison_rows(results, seeds):
-        table.add_row(*row, style="bold" if row[1].endswith("*") else "")
+        table.add_row(*map(Text, row), style="bold" if row[1].endswith("*") else "")
     return table
 
 

@@ -27,7 +27,7 @@ import tomli_w
 from fedptr import methods
 from fedptr.compute.workload import MachinePlan
 from fedptr.core.faults import Faults
-from fedptr.core.federation import Rounds, check_optimiser, check_participation
+from fedptr.core.federation import Rounds, check_local, check_participation
 from fedptr.core.local_training import Local
 from fedptr.core.method import Method
 from fedptr.data.partition import SplitPlan, check_clients
@@ -212,7 +212,7 @@ def check_plan(tables: Mapping[str, Any]) -> Plan:
         plan = with_rounds(plan, 1)  # whatever the methods beside it have
     check_clients(plan.split)
     check_participation(plan.method, plan.run)
-    check_optimiser(plan.method, plan.local)
+    check_local(plan.method, plan.local)
     plan.privacy.check(plan.method, plan.run)
     if plan.data.validation and plan.data.pool == "all" and not plan.split.file:
         raise UserError(

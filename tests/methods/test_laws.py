@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from same_bits import equal, untimed
+from small_plans import TABLES
 from small_world import CLASSES, LOCAL, SHAPE, World, part_for, quick
 from torch import nn
 
@@ -20,6 +21,7 @@ from fedptr.errors import ClientError, UserError
 from fedptr.methods import all_methods
 from fedptr.methods.ptr.trajectory import Trajectory
 from fedptr.runs.checkpoint import CheckpointStore
+from fedptr.runs.plan import check_plan
 from fedptr.testing import check_method
 from fedptr.types import Batch
 
@@ -38,6 +40,22 @@ def test_another_seed_gives_another_run(name: str, world: World) -> None:
     """In what the server or, where nothing is sent, the clients have."""
     first, second = (world.runs(quick(name), rounds=2, seed=seed)[-1] for seed in (0, 1))
     assert not (equal(first.server, second.server) and equal(dict(first.clients), dict(second.clients)))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_augmentation_changes_the_run_or_is_refused(name: str, world: World) -> None:
+    """In a plan and in the library; no method ignores it."""
+    method, local = quick(name), replace(LOCAL, augment="flip-crop")
+    if not method.no_augment:
+        plain, augmented = (world.runs(method, rounds=2, local=how)[-1] for how in (LOCAL, local))
+        assert not (equal(plain.server, augmented.server) and equal(dict(plain.clients), dict(augmented.clients)))
+        return
+    words = f"{name} {method.no_augment}; set local.augment = none, or choose another method"
+    with pytest.raises(UserError) as in_plan:
+        check_plan({**TABLES, "local": {"augment": "flip-crop"}, "method": {"name": name}})
+    with pytest.raises(UserError) as in_library:
+        world.runs(method, rounds=1, local=local)
+    assert str(in_plan.value) == str(in_library.value) == words
 
 
 @pytest.mark.parametrize("name", ALL)

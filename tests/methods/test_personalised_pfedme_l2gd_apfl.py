@@ -295,6 +295,20 @@ def test_apfls_adaptive_alpha_follows_its_rule() -> None:
     assert float(alpha.max() - alpha.min()) > 0.01
 
 
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.9])
+def test_apfls_adaptive_alpha_rests_anywhere(alpha: float) -> None:
+    """With one step the mixture's gradient is zero at c_i, whatever α is: on quadratics α has no optimum to reach."""
+    problem, method = small_problem(), APFL(adaptive=True, mix_with="global")
+    A, c = client_quadratics(problem)
+    x = fedavg_limit(A, c, 1, ONE.lr)
+    for i, data in enumerate(problem.clients):
+        site = site_of_client(Site(problem.task, ONE, Key(0), 1, 4, numbers=4), 0, i, data, len(data), 1.0)
+        client: State = {"v": (c[i] - (1 - alpha) * x) / alpha, "alpha": torch.tensor(alpha, dtype=torch.float64)}
+        trained, kept = method.train({"x": x}, client, site, {})
+        torch.testing.assert_close(kept, client, rtol=1e-10, atol=1e-10)
+        assert float((trained.w - x).norm()) > 1e-2  # y does move
+
+
 @pytest.mark.parametrize(
     "method",
     [APFL(adaptive=True), APFL(mix_with="global"), PFedMe(reset=True, beta=0.5), L2GD(p=0.5), L2GD(momentum=0.5)],

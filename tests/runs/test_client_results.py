@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedptr.cli.main import main
 from fedptr.core.client_scores import describe_spread
-from fedptr.runs.comparison_table import column_headings, comparison_rows
+from fedptr.core.early_stopping import STOPPED
+from fedptr.runs.comparison_table import column_headings, comparison_rows, terminal_table
 
 SMALL = [
     "--dataset",
@@ -103,3 +106,22 @@ def test_a_comparison_has_columns_for_clients_only_where_they_are_tested() -> No
     rows = comparison_rows(results, 1)
     assert [row[-3:] for row in rows] == [["40.00", "–", "10.00"], ["40.00", "80.00", "70.00"], ["–", "–", "–"]]
     assert {len(row) for row in rows} == {len(column_headings(results, 1))} == {8}
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("stopped", [{}, {STOPPED: "target"}], ids=["whole", "stopped"])
+def test_a_comparison_fits_into_80_columns(seeds: int, stopped: dict[str, str]) -> None:
+    """No heading, name or number is cut."""
+    run = {"accuracy_best": 0.99, "seconds_per_round": 12.3, "bytes_per_round": 123.4e6, "rounds": 100, **stopped}
+    run |= {"clients_global": {"weighted": 0.4, "worst": 0.1}, "clients_personal": {"weighted": 0.8, "worst": 0.7}}
+    runs = [{**run, "accuracy": 0.5 + 0.01 * k} for k in range(seeds)]
+    results = {"fedptr-linear": runs, "ditto": runs}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal_table(results, seeds, "digits"))
+    text = console.export_text()
+    assert "…" not in text
+    words = text.split()
+    for line in (column_headings(results, seeds)[2:], comparison_rows(results, seeds)[0]):
+        for cell in line:
+            assert all(word in words for word in cell.replace("/", "/ ").split()), cell
+    assert ("95 % CI of 3 seeds" in " ".join(words)) == (seeds == 3)
