@@ -13,16 +13,11 @@ Numbered details:
    the client has fewer images than `ipc` gets as many as there are.
 3. The server stays within ρ by moving back to the nearest model at that distance after a step. The re-implementation
    that we know of does not do this. With ρ = 0 sets are matched at w^t itself, and the server goes as far as it likes.
-<<<<<<< HEAD
-4. Images are not augmented. Labels are hard and fixed.
-5. Nothing in [local] matters, as clients train no model. The recorded training loss is the gap of the last step, and
-   `gap_growth` is how many times the first one it is. Each step has another w' and other images, so this is often
+4. Images are not augmented, and local.augment is refused. Labels are hard and fixed.
+5. Nothing else in [local] matters, as clients train no model. The recorded training loss is the gap of the last step,
+   and `gap_growth` is how many times the first one it is. Each step has another w' and other images, so this is often
    above 1 in a round of few steps; where it is far above, images diverge. The paper's step size suits networks with
    instance norm.
-=======
-4. Images are not augmented, and local.augment is refused. Labels are hard and fixed.
-5. Nothing else in [local] matters, as clients train no model. The recorded training loss is the gap of the last step.
->>>>>>> audit21
 
 What a client sends starts as its real images, and may stay close to them: with H = 0 it is real images.
 
