@@ -12,10 +12,10 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedptr.engines.flower.patches.message_identity import set_message_id, set_sender
+from fedptr.engines.flower.wire.courier import LOST_NODE
 
 
 class LocalGrid(Grid):
@@ -54,7 +54,7 @@ class LocalGrid(Grid):
             set_message_id(message, names[-1])
             node = message.metadata.dst_node_id
             if node in away:
-                self.replies[names[-1]] = Message(Error(ErrorCode.NODE_UNAVAILABLE), reply_to=message)
+                self.replies[names[-1]] = Message(Error(LOST_NODE), reply_to=message)
                 continue
             sent = copy.deepcopy(message)  # what is one object here would be one per node over a network
             reply = self.change(node, self.app(message=sent, context=self.contexts[node]))
