@@ -127,7 +127,7 @@ def test_own_arrays(case: str, capsys: Capture) -> None:
     [
         (["--clients", "50"], "split.min_size = 10 for 50 clients needs 500 samples and the dataset has 40"),
         (
-            ["--clients", "4", "--set", "split.max_draws=50"],
+            ["--clients", "4", "--set", "split.max_draws=50", "--set", "split.policy=redraw"],
             "none of 50 draws gave every one of 4 clients split.min_size = 10 samples",
         ),
         (["--partition", "shards", "--clients", "30", "--min-size", "0"], "cuts 60 shards and the dataset has 40"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -200,7 +201,11 @@ class EndlessAndFailing(Endless):
     ("method", "error", "words"),
     [(Endless(), KeyboardInterrupt, None), (EndlessAndFailing(), ClientError, "client 0: RuntimeError: an earlier")],
 )
-def test_running_visits_end_when_nobody_waits_for_them(method: Endless, error: Any, words: str | None) -> None:
+def test_running_visits_end_when_nobody_waits_for_them(
+    method: Endless, error: Any, words: str | None, request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     task = small_task()
     for event in (method.began, method.ended, method.asked):
         event.clear()

@@ -313,7 +313,7 @@ def test_a_comparison_prints_its_table(tmp_path: Path, capsys: Capture, monkeypa
     once = [*TINY, "--rounds", "1", "--set", "method.mu=0.1"]  # FedAvg has no μ, FedProx has
     run(tmp_path / "out", *once, "--methods", "fedavg, fedprox", "--seeds", "2", command="compare")
     out = capsys.readouterr().out
-    assert "digits, dirichlet(0.04), 10 clients, 100% participation, 1 round" in out
+    assert "digits, dirichlet(0.04), 10 clients, 100% participation, 1 round" in " ".join(out.split())
     assert "mean ± 95 % CI of 2 seeds" in out
     assert out.count("±") == 3
     assert f"results: {tmp_path / 'out'}" in out
