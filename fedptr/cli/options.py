@@ -41,7 +41,7 @@ RUN_OPTIONS = {
     "--init": ("model.init", "FILE", "start from these weights: a safetensors file, or the folder of a finished run"),
     "--device": ("machine.device", "DEV", "auto, cpu, cuda …"),
     "--threads": ("machine.threads", "N", "CPU threads; 0 = every core"),
-    "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = for long runs"),
+    "--compile": ("machine.compile", "WHEN", "compile the model: on, off, or auto = where it pays in long runs"),
 }
 ENGINE_OPTIONS = {
     "--engine": ("machine.engine", "E", "local = in this process, or ray (pip install 'fedptr[ray]')"),

@@ -65,8 +65,10 @@ def choose_backend(plan: Workload, task: ModelTask, images: int) -> ModelTask:
         except UnavailableError as error:
             say_once(f"convnet.cpp is not used ({error}); continuing without it, which is slower")
     torch_compile.compile_cache_folder()
+    # On CPUs compiled LeNets and ResNets are no faster than eager ones: benchmarks/figure_models.py.
+    pays = when == "on" or task.device != "cpu" or type(task.model) is ConvNet
     # Compiled code is for one kind of input, and a text comes as tokens or as vectors.
-    compiled = wanted > LONG and not hasattr(task.model, "embed")
+    compiled = wanted > LONG and pays and not hasattr(task.model, "embed")
     return BlockedTask(task.model, task.shape, task.classes, **options, compiled=compiled)
 
 

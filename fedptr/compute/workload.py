@@ -29,7 +29,7 @@ class MachinePlan:
         le=1024,
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "compile the model; auto = for long runs (minutes)", affects="cost"
+        "auto", "compile the model; auto = where it pays, in runs of minutes", affects="cost"
     )
     client_memory: int | Literal["auto"] = setting(
         "auto",

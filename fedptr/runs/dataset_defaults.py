@@ -102,8 +102,8 @@ def matching_defaults(method: type[Method], dataset: str) -> Settings:
     steps = (ON_SERVER if on_server else ON_CLIENTS).get(dataset)
     usual = TABLE_MATCHING if is_table(dataset) else USUAL_MATCHING
     wanted = {**MATCHING.get(dataset, usual), **({"H": steps} if steps else {})}
-    if not steps and not on_server and "matching" not in wanted:
-        wanted["mtt_every"] = 4
+    if not steps and (not on_server or "matching" in wanted):
+        wanted["mtt_every"] = 2 if on_server else 4
     return wanted
 
 

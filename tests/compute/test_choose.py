@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,15 @@ def test_long_runs_are_compiled_and_the_user_has_the_last_word() -> None:
     assert not compiled(plan())
     assert compiled(plan(rounds=10**9))
     assert not compiled(plan(rounds=10**9, compile="off"))
+    assert compiled(plan(compile="on"))
+
+
+def test_other_models_are_compiled_on_request_alone() -> None:
+    def compiled(p: Plan) -> bool:
+        task = prepare_experiment(replace(p, model=replace(p.model, name="mlp"))).task
+        return isinstance(task, BlockedTask) and task.compiled
+
+    assert not compiled(plan(rounds=10**9))
     assert compiled(plan(compile="on"))
 
 

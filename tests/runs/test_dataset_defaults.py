@@ -76,16 +76,16 @@ def test_whatever_is_said_counts() -> None:
 
 
 def test_photographs_are_matched_by_gradients() -> None:
-    """On clients in every round, as it is cheap."""
+    """In every second round on the server and every fourth on clients, which hardly changes how well they learn."""
     chosen = {"fedptr": "cifar10", "fedptr-s": "cifar100", "naive": "cifar10", "scaffold+ptr": "a.npz"}
     on = {
         name: plan_of({"data": {"name": dataset}, "method": {"name": name}}).method for name, dataset in chosen.items()
     }
     told = {name: (m.matching, m.ipc, m.mtt_every) for name, m in on.items()}  # type: ignore[attr-defined]
     assert told == {
-        "fedptr": ("gradient", 3, 1),
-        "fedptr-s": ("gradient", "auto", 1),
-        "naive": ("gradient", 3, 1),
+        "fedptr": ("gradient", 3, 4),
+        "fedptr-s": ("gradient", "auto", 2),
+        "naive": ("gradient", 3, 4),
         "scaffold+ptr": ("trajectory", "auto", 4),
     }
 

@@ -313,8 +313,9 @@ def test_a_comparison_prints_its_table(tmp_path: Path, capsys: Capture, monkeypa
     once = [*TINY, "--rounds", "1", "--set", "method.mu=0.1"]  # FedAvg has no μ, FedProx has
     run(tmp_path / "out", *once, "--methods", "fedavg, fedprox", "--seeds", "2", command="compare")
     out = capsys.readouterr().out
-    assert "digits, dirichlet(0.04), 10 clients, 100% participation, 1 round" in " ".join(out.split())
-    assert "mean ± 95 % CI of 2 seeds" in out
+    flat = " ".join(out.split())
+    assert "digits, dirichlet(0.04), 10 clients, 100% participation, 1 round" in flat
+    assert "mean ± 95 % CI of 2 seeds" in flat
     assert out.count("±") == 3
     assert f"results: {tmp_path / 'out'}" in out
     assert "mu = 0.1" in (tmp_path / "out/fedprox/seed0/plan.toml").read_text()
