@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -408,6 +409,21 @@ def test_nodes_learn_to_predict_numbers(tmp_path: Path, models: list[torch.Tenso
     assert 90 < card["label_mean"] < 110
     assert 15 < card["label_std"] < 30
     assert "r2" in json.loads((tmp_path / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedptr"])
+def test_nodes_learn_several_labels_a_sample(tmp_path: Path, models: list[torch.Tensor], method: str) -> None:
+    x = torch.randn(80, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.stack([x[:, 0] > 0, x[:, 1] > 0, x[:, 0] + x[:, 2] > 0], 1).long()
+    rows = {"train_x": x[:60], "train_y": y[:60], "test_x": x[60:], "test_y": y[60:]}
+    np.savez(tmp_path / "tags.npz", **{name: value.numpy() for name, value in rows.items()})
+    tables = plan_for(method, rounds=2).tables()
+    data = {**tables["data"], "name": str(tmp_path / "tags.npz"), "subset": 0}
+    plan = planning.check_plan({**tables, "data": data, "split": {**tables["split"], "alpha": 10.0}})
+    Lab(tmp_path, plan).serve()
+    assert [torch.equal(found, run.w) for found, run in zip(models, in_process(plan), strict=True)] == [True, True]
+    assert json.loads((tmp_path / "model.json").read_text())["target"] == "labels"
+    assert "f1" in json.loads((tmp_path / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedptr"])
