@@ -28,6 +28,7 @@ from fedptr.methods.sent_sets import SetSender
 from fedptr.models.networks import ConvNet
 
 LONG = 3e13  # floating-point operations, ten minutes on one core: longer runs are worth a minute of torch.compile
+WORTH_COMPILING: tuple[type, ...] = (ConvNet,)  # on CPUs; compiled LeNets and ResNets are no faster than eager ones
 SHORT = 1e10  # about a second: longer runs are worth compiling convnet.cpp, once, for some seconds
 GRADIENTS = 11 / 3  # cost of one student step of matching: a gradient, and an adjoint of 8/3
 
@@ -65,8 +66,7 @@ def choose_backend(plan: Workload, task: ModelTask, images: int) -> ModelTask:
         except UnavailableError as error:
             say_once(f"convnet.cpp is not used ({error}); continuing without it, which is slower")
     torch_compile.compile_cache_folder()
-    # On CPUs compiled LeNets and ResNets are no faster than eager ones: benchmarks/figure_models.py.
-    pays = when == "on" or task.device != "cpu" or type(task.model) is ConvNet
+    pays = when == "on" or task.device != "cpu" or type(task.model) in WORTH_COMPILING
     # Compiled code is for one kind of input, and a text comes as tokens or as vectors.
     compiled = wanted > LONG and pays and not hasattr(task.model, "embed")
     return BlockedTask(task.model, task.shape, task.classes, **options, compiled=compiled)

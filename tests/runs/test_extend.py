@@ -21,6 +21,7 @@ from fedptr import atomic_files
 from fedptr.cli.main import main
 from fedptr.compute import choose
 from fedptr.methods import all_methods
+from fedptr.models.networks import MLP
 from fedptr.report.find_runs import find_runs
 from fedptr.runs import runner
 from fedptr.runs.checkpoint import CheckpointStore
@@ -288,6 +289,7 @@ def test_a_run_goes_on_computing_as_it_began(tmp_path: Path, monkeypatch: pytest
     task = runner.prepare_experiment(load_plan(out)).task
     each = choose.estimate_flops(load_plan(out), task, images) / 3
     monkeypatch.setattr(choose, "LONG", 4.5 * each)
+    monkeypatch.setattr(choose, "WORTH_COMPILING", (type(task.model),))
     said = resume(out, capsys, "--rounds", "6")
     assert "continues as it was begun (blocks); a run of 6 rounds from the start would be computed otherwise" in said
     assert load_plan(out).machine.compile == "off"
@@ -301,6 +303,7 @@ def test_killed_while_it_goes_on_computing_as_it_began(
     short: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(choose, "LONG", 1.0)  # but it was begun when this was more
+    monkeypatch.setattr(choose, "WORTH_COMPILING", (MLP,))
     monkeypatch.setattr(runner, "prepare_experiment", lambda plan, real=runner.prepare_experiment: real(eager(plan)))
 
     with monkeypatch.context() as patch:
