@@ -28,7 +28,7 @@ Numbered details:
    is no learning rate, and λ is the weight decay. local.augment is refused: each image has dual variables of its own.
 8. The recorded training loss is ℓ, summed over classes, at each step's sample before the step.
 9. `data.features` names a finished run whose model makes the inputs: the features of a frozen model.
-10. `inner` is 10, the paper's code has 100: rounds are dearer here. With 0, Σ stays I/N: independent models with λN.
+10. `inner` is 10, the paper's code has 100: a round costs more here. With 0, Σ stays I/N: independent models with λN.
 """
 
 from __future__ import annotations

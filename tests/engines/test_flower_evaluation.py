@@ -205,7 +205,7 @@ def test_an_offline_node_is_listed(tmp_path: Path, believed_online: bool) -> Non
     assert record["not_evaluated"] in ([after] if believed_online else [before, after])
 
 
-def test_a_node_that_lost_its_own_model_is_listed_and_still_trains_anew(tmp_path: Path) -> None:
+def test_a_node_that_lost_its_own_model_is_listed_and_trains_from_a_new_state(tmp_path: Path) -> None:
     lab = lab_of(tmp_path, plan_for("ditto", rounds=2), 'lost_state = "anew"\n')
 
     def lose(node: int, message: Any) -> Any:

@@ -85,7 +85,7 @@ def test_adjoint_equals_the_unrolled_graph(how: MatchingSettings) -> None:
 
 
 @pytest.mark.parametrize("R", [5, 16, 17, 20, 40])
-def test_a_long_trajectory_is_computed_anew_in_stretches(R: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_trajectory_is_computed_again_in_stretches(R: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what keeping all models gives, with few of them in memory."""
     case, how = Case(), replace(HOW, R=R, batch=2, dsa=True)
     steps = case.steps(how)

@@ -26,7 +26,8 @@ LOOK = 2.0  # seconds between two checks who is online
 FRESH = 5  # polls for which a check who is online stays valid
 LAZY = 0.05  # of the time waited so far, between two checks for replies: a long round needs fewer
 OFFLINE = "went offline"
-LOST_QUESTION, LOST_NODE = LOST = (3, 5)  # Flower's errors for what is gone
+LOST_NODE = 5  # Flower's error for a node that is gone
+LOST = (3, LOST_NODE)  # and for a question
 GRACE = 60.0  # seconds for which a late answer is still counted
 
 
